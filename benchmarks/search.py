@@ -48,7 +48,7 @@ from search_rows import BASE, OURS, PEERS, Played, Row
 from warm_rows import WARM
 
 from tunelight.extras.earlier import Earlier
-from tunelight.searchers import OptunaSearcher
+from tunelight.extras.optuna import OptunaSearcher
 
 SHARES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 """Of the worker-hours, where the choice is judged."""

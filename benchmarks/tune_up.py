@@ -1,8 +1,8 @@
 """How near the fastest setting `tunelight tune-up` comes, in what part of the time that measuring every setting takes.
 
 Three trainings: an MLP, a vision transformer, and the MLP with images that wait for a disk (0.4 ms each). The whole
-grid of 24 settings is measured as the truth, in three passes of a second for each: workers and threads, DataLoader
-workers, and pieces. The search has a tenth of the grid's time at most.
+grid of 12 settings is measured as the truth, in three passes of a second for each: workers and threads, and DataLoader
+workers. The search has a tenth of the grid's time at most.
 
     python benchmarks/tune_up.py            # about 6 minutes on 2 cores
     python benchmarks/tune_up.py --only mlp
@@ -31,8 +31,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "vit": ("VisionTransformer", "Images", {**VIT, "model.channels": 1, "model.weight_decay": 0.01}),
     "slow": ("DigitsClassifier", "SlowImages", {"model.hidden": 512}),
 }
-TRIED = {"workers": [1, 2], "cpus": None, "loaders": [0, 1, 2, 4], "pieces": [1, 2]}
-FEW = {**TRIED, "loaders": [0], "pieces": [1]}
+TRIED = {"workers": [1, 2], "cpus": None, "loaders": [0, 1, 2, 4]}
 
 
 def space_of(name: str, **settings: Any) -> Any:
@@ -67,8 +66,8 @@ def searched(name: str, *, short: bool) -> tuple[list[str], bool]:
     from tunelight.extras.tuneup.tune_up import benched
     from tunelight.settings import Settings
 
-    space = space_of(name)
-    with benched(space, Settings(**space.settings), FEW if short else TRIED) as (bench, choices, _):
+    space, tried = space_of(name), {**TRIED, "loaders": [0]} if short else TRIED
+    with benched(space, Settings(**space.settings), tried) as (bench, choices, _):
         began = time.monotonic()
         truth = measured(bench, choices.all(), 1 if short else PASSES)
         grid_s = time.monotonic() - began

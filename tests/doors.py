@@ -75,7 +75,7 @@ ROOMS: dict[str, Room] = {
     ),
     "results": Room(
         "best, table and export, from the record alone",
-        names("errors compat stores checkpoints settings space record"),
+        names("errors stores checkpoints settings space record"),
     ),
     "trial": Room(
         "one trial of Tune as one gang",
@@ -113,7 +113,7 @@ ROOMS: dict[str, Room] = {
     "": Room(
         "the front door: every public name",
         names(
-            "errors compat policies settings session space resources schedulers searchers results",
+            "errors compat policies settings session space schedulers results",
             "lightning cluster sweep",
         ),
     ),
@@ -123,10 +123,11 @@ ROOMS: dict[str, Room] = {
 # at the places of `STAIRS`.
 EXTRAS: dict[str, Room] = {
     "extras.figures": Room("figures of a sweep"),
-    "extras.report": Room("saved reports and comparisons", names("extras.figures")),
+    "extras.report": Room("saved reports", names("extras.figures")),
     "extras.web": Room("the live page", names("extras.report extras.attach")),
+    "extras.optuna": Room("Optuna's samplers for a sweep", names("extras.earlier")),
     "extras.earlier": Room("trials of earlier sweeps, for a searcher to begin with"),
-    "extras.export": Room("exports of a trial"),
+    "extras.export": Room("what one takes of a trial: exports, and its model"),
     "extras.study": Room("a sweep as an Optuna study"),
     "extras.reproduce": Room("a trial, trained again and compared"),
     "extras.mcp": Room("`tunelight mcp`", names("cli extras.attach")),
@@ -142,6 +143,7 @@ EXTRAS: dict[str, Room] = {
     "extras.zoo": Room("models and data of the search spaces that come along", names("extras.digits")),
     "extras.digits": Room("a first model and its data, as a user would write them"),
     "extras.horovod": Room("Horovod as a backend"),
+    "extras.sharded": Room("models that are sharded over their workers, a backend"),
     "extras.tensorboard": Room("TensorBoard's files of a sweep"),
     "extras.trackers": Room("runs of W&B and MLflow, one a trial"),
     "extras.transformers": Room("reports from the Trainer of transformers"),
@@ -166,7 +168,10 @@ STAIRS = {
     "lightning.strategies.base": "extras.standalone",
     "results.sweep": "extras.figures extras.study",
     "results.trial": "extras.export extras.scripts",
-    "searchers.choose": "extras.earlier",
+    "searchers.choose": "extras.earlier extras.optuna",
+    "settings.checks": "extras.data extras.scripts",
+    "settings.code": "extras.scripts",
+    "settings.values": "extras.scripts",
     "space.more_domains": "extras.wandb",
     "space.space": "extras.wandb",
     "sweep.run": "extras.data extras.scripts extras.tensorboard extras.web",
@@ -184,7 +189,7 @@ HEAD = "the head of a gang passes the training code on as bytes, so that its pro
 # The longest name that fits a module is its entry: a part of a room may have one of its own.
 LIBRARIES: dict[str, Libraries] = {
     "compat": Libraries(
-        late=names(TUNE, "ray.air.execution ray.data optuna pynvml filelock", LIGHTNING),
+        late=names(TUNE, "ray.air.execution optuna pynvml filelock", LIGHTNING),
         why="each is imported when asked for",
     ),
     "machine": Libraries(names("psutil"), why="it knows neither Ray nor torch"),
@@ -210,23 +215,28 @@ LIBRARIES: dict[str, Libraries] = {
     "trial": Libraries(names("cloudpickle numpy", TUNE), why=HEAD),
     "cluster": Libraries(names("ray ray.tune.Callback")),
     "schedulers": Libraries(names("numpy sortedcontainers", TUNE)),
-    "searchers": Libraries(names("numpy optuna", TUNE)),
+    "searchers": Libraries(names("numpy", TUNE)),
     "results": Libraries(
         names("numpy pandas yaml"),
         late=names(LIGHTNING, "safetensors"),
         why="results are read where neither Ray nor torch is installed",
     ),
+    "extras.optuna": Libraries(names("numpy optuna", "ray.tune"), why="its samplers are asked"),
     "extras.study": Libraries(late=names("optuna"), why="it makes a study, when one is asked for"),
     "extras.figures": Libraries(
         names("numpy plotly"), late=names("optuna"), why="it draws, when a figure is asked for"
     ),
     "reporting": Libraries(names("numpy plotly rich ray.tune.Callback"), late=names("IPython optuna")),
     "extras.export": Libraries(late=names("torch safetensors"), why="only weights need them"),
+    "extras.forks.ready": Libraries(
+        late=names("ray"), why="it is asked before there is a Ray, and in the server after torch"
+    ),
     "extras.report": Libraries(late=names("plotly"), why="a report draws when it is looked at"),
     "extras.wandb": Libraries(names("numpy ray.tune"), late=names("scipy"), why="its domains are Ray Tune's"),
     "extras.web": Libraries(names("starlette uvicorn"), why="an extra"),
     "lightning": Libraries(names("cloudpickle numpy", LIGHTNING), late=names("torchmetrics")),
     "extras.horovod": Libraries(names("torch"), late=names("horovod torchmetrics"), why="an extra"),
+    "extras.sharded": Libraries(names("torch"), why="it is a backend's strategy, which only training code imports"),
     "extras.horovod.group": Libraries(late=names("torch horovod"), why=HEAD),
     "extras.reproduce": Libraries(names("ray.tune"), why="it trains a trial once more"),
     "extras.tensorboard": Libraries(names("ray.tune.Callback tensorboard"), why="it writes TensorBoard's own messages"),
@@ -236,7 +246,7 @@ LIBRARIES: dict[str, Libraries] = {
     "lightning.recipe": Libraries(
         late=names(LIGHTNING, "jsonargparse"), why="a driver makes it, and only workers carry it out"
     ),
-    "extras.check": Libraries(names("numpy"), why="it draws samples"),
+    "extras.check": Libraries(names("numpy"), late=names("ray"), why="it draws samples, and asks a cluster"),
     "extras.watching": Libraries(names("rich"), why="it draws the table"),
     "extras.standalone": Libraries(
         names("numpy cloudpickle ray", LIGHTNING), late=names("IPython"), why="it finds a Ray and forms gangs"

@@ -18,13 +18,13 @@ _WHERE = {
         "extras.data.module": "RayDataModule",
         "extras.data.shards": "get_dataset_shard",
         "extras.horovod.strategy": "HorovodRayStrategy",
+        "extras.optuna": "OptunaSearcher",
+        "extras.sharded": "RayShardedStrategy",
         "lightning.callbacks": "TuneReportCallback TuneReportCheckpointCallback",
-        "lightning.strategies": "RayShardedStrategy RayStrategy",
+        "lightning.strategies": "RayStrategy",
         "policies": "FailurePolicy",
-        "resources": "get_tune_resources",
         "results": "SweepResults TrialResult",
         "schedulers": "ASHA ElasticASHA GangPBT",
-        "searchers": "OptunaSearcher",
         "session.session": "get_checkpoint_path get_context report",
         "settings": "Checkpoints",
         "settings.values": "Folds",
@@ -35,7 +35,7 @@ _WHERE = {
         "extras.reproduce": "reproduce",
         "sweep.resume": "resume",
         "sweep.run": "run",
-        "extras.plain_tune": "gang_trainable",
+        "extras.plain_tune": "gang_trainable get_tune_resources",
         "extras.tuneup.tune_up": "tune_up",
     }.items()
     for name in names.split()
@@ -69,17 +69,17 @@ if TYPE_CHECKING:
     from tunelight.extras.data.module import RayDataModule
     from tunelight.extras.data.shards import get_dataset_shard
     from tunelight.extras.horovod.strategy import HorovodRayStrategy
-    from tunelight.extras.plain_tune import gang_trainable
+    from tunelight.extras.optuna import OptunaSearcher
+    from tunelight.extras.plain_tune import gang_trainable, get_tune_resources
     from tunelight.extras.plan import Plan, plan
     from tunelight.extras.reproduce import reproduce
+    from tunelight.extras.sharded import RayShardedStrategy
     from tunelight.extras.tuneup.tune_up import tune_up
     from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback
-    from tunelight.lightning.strategies import RayShardedStrategy, RayStrategy
+    from tunelight.lightning.strategies import RayStrategy
     from tunelight.policies import FailurePolicy
-    from tunelight.resources import get_tune_resources
     from tunelight.results import SweepResults, TrialResult
     from tunelight.schedulers import ASHA, ElasticASHA, GangPBT
-    from tunelight.searchers import OptunaSearcher
     from tunelight.session.session import get_checkpoint_path, get_context, report
     from tunelight.settings import Checkpoints
     from tunelight.settings.values import Folds

@@ -153,12 +153,6 @@ class TrialStopped(BaseException):
     """
 
 
-HOW_TO_GET_DATA = (
-    "Ray Data reads and moves data as Arrow tables, and pyarrow is not installed. Install it with: "
-    "pip install 'tunelight[data]'"
-)
-
-
 @contextlib.contextmanager
 def placed(where: str) -> Iterator[None]:
     """Begin the messages of errors with the place of what they are about, "space.yaml:3:5: "."""

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from numbers import Integral, Real
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from tunelight.errors import ResourceError, SettingsError, known_arguments, unknown
+from tunelight.errors import ResourceError, SettingsError, unknown
 from tunelight.messages import Evaluation
 from tunelight.settings import check_setting, checks
 
@@ -111,7 +111,6 @@ def reserve(
     cpus_per_worker: float = 1,
     gpus_per_worker: float = 0,
     resources_per_trial: Mapping[str, Any] | None = None,
-    resources_per_worker: Mapping[str, float] | None = None,
 ) -> Reservation:
     """Return the reservation for workers given directly, or in Ray Tune's older terms ``cpu`` and ``extra_cpu``.
 
@@ -119,7 +118,6 @@ def reserve(
         workers: their number, (least, wanted) for an elastic gang, or None: derived from ``resources_per_trial``.
         cpus_per_worker, gpus_per_worker: resources of each worker.
         resources_per_trial: {"cpu": head, "extra_cpu": all workers together, "gpu", "extra_gpu", ...}.
-        resources_per_worker: custom resources of each worker.
 
     Raises: SettingsError if the two contradict each other, do not divide evenly, or a word is unknown.
     """
@@ -140,7 +138,6 @@ def reserve(
             f"resources_per_trial holds gpu={words['gpu']:g}, which is for the head of a trial, and the head trains "
             "nothing. For workers say gpus_per_worker=, or extra_gpu, the GPUs of all workers together."
         )
-    custom = dict(resources_per_worker or {})
     extra = {name: float(words.get(name, 0) or 0) for name in ("extra_cpu", "extra_gpu")}
     if workers is None:
         workers = _derived(extra, cpus_per_worker, gpus_per_worker)
@@ -153,8 +150,7 @@ def reserve(
                 f"resources_per_trial holds {word}={extra[word]:g}, but workers={workers} with {name}={each:g} "
                 f"hold {workers * each:g} together. Make them agree, or leave one spelling out."
             )
-    for name, total in dict(words.get("extra_custom_resources") or {}).items():
-        custom[name] = total / workers
+    custom = {name: total / workers for name, total in dict(words.get("extra_custom_resources") or {}).items()}
     check_devices(gpus_per_worker, custom)
     return Reservation(
         workers=workers,
@@ -209,29 +205,6 @@ def _derived(extra: Mapping[str, float], cpus_per_worker: float, gpus_per_worker
                 )
             return round(count)
     return 1
-
-
-@known_arguments
-def get_tune_resources(
-    num_workers: int = 1,
-    num_cpus_per_worker: float = 1,
-    use_gpu: bool = False,
-    *,
-    num_cpus_head: float = 0,
-    resources_per_worker: Mapping[str, float] | None = None,
-) -> PlacementGroupFactory:
-    """Return the reservation of a trial with ``num_workers`` workers, for ``resources_per_trial`` of plain Ray Tune.
-
-    ``use_gpu`` gives each worker one GPU; ``resources_per_worker`` may hold "CPU", "GPU" (also fractions) and custom
-    resources, and takes precedence. Raises: SettingsError.
-    """
-    if isinstance(num_workers, bool) or not isinstance(num_workers, Integral) or num_workers < 1:
-        raise SettingsError(f"num_workers must be a whole number, 1 or more, not {num_workers!r}.")
-    custom = dict(resources_per_worker or {})
-    cpus = custom.pop("CPU", num_cpus_per_worker)
-    gpus = custom.pop("GPU", 1 if use_gpu else 0)
-    check_devices(gpus, custom, "resources_per_worker['GPU']")
-    return Reservation(num_workers, cpus, gpus, head_cpus=num_cpus_head, resources_per_worker=custom).factory
 
 
 def check_fits(

@@ -23,7 +23,8 @@ from curve_tasks import Task
 from live_curves import EPOCH_S, LiveCurves, space_of
 
 from tests.world import simulate
-from tunelight.searchers import OptunaSearcher, RandomSearcher, TrackingSearcher
+from tunelight.extras.optuna import OptunaSearcher
+from tunelight.searchers.random import RandomSearcher, TrackingSearcher
 
 
 @dataclass(frozen=True)

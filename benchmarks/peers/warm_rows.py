@@ -13,7 +13,8 @@ from search_rows import Played, Row, simulated
 
 from tests.world import simulate
 from tunelight.extras.earlier import Earlier
-from tunelight.searchers import OptunaSearcher, RandomSearcher
+from tunelight.extras.optuna import OptunaSearcher
+from tunelight.searchers import RandomSearcher
 
 TRIALS = 40
 """Of each earlier sweep, under ASHA with random search on 8 slots."""

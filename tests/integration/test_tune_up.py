@@ -106,6 +106,6 @@ def test_what_cannot_be_varied_and_what_takes_no_part_is_named(ray4):
     result = tuned(data=Fixed, workers=2, trainer_args=limits)
     assert {setting.workers for setting in result.measured} == {2}
     assert "the DataLoader's workers were not varied: give data an argument num_workers" in result.notes
-    assert "workers and pieces were not varied: give data an argument batch_size" in result.notes
+    assert "workers were not varied: give data an argument batch_size" in result.notes
     assert result.global_batch == 16
     assert "callbacks that take no part in a step were left out: EarlyStopping" in result.notes

@@ -18,7 +18,7 @@ WORKER = (
 )
 
 
-DRIVER = "tunelight.sweep.run tunelight.searchers.optuna tunelight.extras.tensorboard tunelight.reporting.display"
+DRIVER = "tunelight.sweep.run tunelight.extras.optuna tunelight.extras.tensorboard tunelight.reporting.display"
 FIGURES = ("kaleido", "optuna_dashboard", "plotly")
 
 

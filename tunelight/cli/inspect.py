@@ -51,8 +51,6 @@ def show(
         from tunelight.record import find_sweep
 
         if json:
-            from tunelight.cli.inspect import events
-
             with unread():
                 for event in events(find_sweep(sweep, storage)):
                     print_line(event)

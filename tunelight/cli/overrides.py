@@ -134,17 +134,12 @@ def check_words(file: str, words: Sequence[str], after: Sequence[str]) -> None:
 
 
 _CALL = re.compile(r"(\w+)\((.*)\)", re.DOTALL)
-_HYDRA = {"interval": "uniform"}
-"""Domains of Hydra's sweepers, as tunelight calls them."""
-_MOST = 10_000
-"""The largest number of values that a range may have."""
 
 
 def read_domain(text: str) -> Any:
     """Return the domain that a text describes, as in a YAML file.
 
-    It is ``name(argument, ...)``, a choice ``a,b,c``, or one value, which is fixed. Hydra's ``interval(a,b)`` and
-    ``range(a,b,step)`` are known, too. Raises: ValueError.
+    It is ``name(argument, ...)``, a choice ``a,b,c``, or one value, which is fixed. Raises: ValueError.
     """
     from tunelight.space.files import read_value
     from tunelight.space.kinds import KINDS, without_commas
@@ -153,10 +148,8 @@ def read_domain(text: str) -> Any:
     if found is None:
         is_list = "," in text and not text.lstrip().startswith(("[", "{", "'", '"'))
         return {"choice": read_value(f"[{text}]")} if is_list else read_value(text)
-    name, arguments = _HYDRA.get(found[1], found[1]), read_value(f"[{found[2]}]")
-    if name == "range":
-        return {"choice": _range(arguments)}
-    known = [*(kind.name for kind in KINDS.values() if kind.in_words), *_HYDRA, "range"]
+    name, arguments = found[1], read_value(f"[{found[2]}]")
+    known = [kind.name for kind in KINDS.values() if kind.in_words]
     if name not in known:
         raise ValueError(unknown("there is no domain", name, known))
     if name != "fixed" and (parted := without_commas(arguments)) is not None:
@@ -164,16 +157,3 @@ def read_domain(text: str) -> Any:
     if len(arguments) == 1 and (isinstance(arguments[0], list) or name == "fixed"):
         arguments = arguments[0]
     return {name: arguments}
-
-
-def _range(arguments: Sequence[Any]) -> list[Any]:
-    """Return the values of Hydra's ``range``: the start, and steps from it up to the stop, which is left out."""
-    numbers = [one for one in arguments if isinstance(one, int | float) and not isinstance(one, bool)]
-    if len(numbers) != len(arguments) or not 1 <= len(numbers) <= 3:
-        raise ValueError("a range is range(stop), range(start, stop) or range(start, stop, step), of numbers")
-    start, stop, step = (0, numbers[0], 1) if len(numbers) == 1 else (*numbers, 1)[:3]
-    count = 0 if step == 0 else -((start - stop) // step)  # rounded up
-    if not 1 <= count <= _MOST:
-        raise ValueError(f"a range has one value or more, and at most {_MOST:,}; this one has none or more")
-    values = [start + index * step for index in range(int(count))]
-    return [one if isinstance(one, int) else round(one, 12) for one in values]

@@ -42,7 +42,6 @@ def _strict(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-_UNITS: Final = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _WIDEST: Final = 10_000
 _NARROW: Final = 10
 """Characters that a column needs; in a narrower terminal, rows are printed with one value per line."""
@@ -92,8 +91,9 @@ def when(seconds: float) -> str:
 
 def size(count: float) -> str:
     """Return a number of bytes: "1.3 GB"."""
-    unit = next((unit for unit in ("TB", "GB", "MB", "kB") if count >= 0.95 * _UNITS[unit]), None)
-    return f"{count:.0f} bytes" if unit is None else f"{count / _UNITS[unit]:.1f} {unit}"
+    from rich.filesize import decimal
+
+    return decimal(int(count))
 
 
 def words(config: Mapping[str, Any]) -> str:

@@ -30,8 +30,6 @@ from tunelight.compat.ray import (
     cluster_versions,
     has_autoscaler,
     is_client,
-    local_cpus,
-    local_gpus,
     own_versions,
     runtime_env_fields,
     without_hints_on_deaths,
@@ -76,7 +74,7 @@ def connected(
                 mine = local.start(settings.runtime_env, settings.verbose, threads, fork=stays, as_it_is=kept_as_it_is)
         elif ours:
             local.shutdown()
-            _init_ray(settings.address, settings.runtime_env, settings.verbose, sweep_file.parent.parent)
+            init_ray(settings.address, settings.runtime_env, settings.verbose, sweep_file.parent.parent)
         else:
             refuse_local(settings.runtime_env)
         if is_client():
@@ -143,7 +141,7 @@ def use_ray() -> None:
         with quiet(0):
             local.start(None, 0, as_it_is=True, stays=True)
     elif not ray.is_initialized():
-        _init_ray(None, None, 0)
+        init_ray(None, None, 0)
 
 
 def _remote(address: str | None) -> str | None:
@@ -165,7 +163,7 @@ def _undisturbed() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _init_ray(
+def init_ray(
     address: str | None, runtime_env: Mapping[str, Any] | None, verbose: int, storage: Path | None = None
 ) -> None:
     """Connect to a cluster. With ``storage`` code will run there, and this process's folder is sent along."""
@@ -231,41 +229,11 @@ def _check_versions(address: str) -> None:
     )
 
 
-def nodes_of(address: str | None = None) -> tuple[str, list[dict[str, float]]]:
-    """Return the name of the cluster at ``address`` or RAY_ADDRESS, else of this machine, and each node's resources.
-
-    Raises: ResourceError where the address does not answer.
-    """
-    address = address or os.environ.get("RAY_ADDRESS")
-    if not address or address == "local":
-        return "this machine", [{"CPU": float(local_cpus()), "GPU": float(local_gpus())}]
-    with attached(address) as known:
-        return f"the cluster at {known}", live_nodes()
-
-
 def live_nodes() -> list[dict[str, float]]:
     """Return the resources of each node of the cluster that lives."""
     import ray
 
     return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
-
-
-@contextlib.contextmanager
-def attached(address: str) -> Iterator[str]:
-    """Use the Ray of this process, else connect to the cluster at ``address`` meanwhile; yield the address.
-
-    "auto" is RAY_ADDRESS, or a cluster of which this machine is a node. Raises: ResourceError where none answers.
-    """
-    import ray
-
-    ours = not ray.is_initialized()
-    try:
-        if ours:
-            _init_ray(address, None, 0)
-        yield ray.get_runtime_context().gcs_address if address == "auto" else address
-    finally:
-        if ours:
-            ray.shutdown()
 
 
 def check_runtime_env(given: Mapping[str, Any]) -> None:

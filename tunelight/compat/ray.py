@@ -1,6 +1,7 @@
 """Names of Ray that are private, undocumented, or differ between versions: the only place in tunelight that uses them.
 
-Each function imports what it stands on, and says in which version of Ray that was read, and where versions differ.
+Each function imports what it stands on, and says in which version of Ray that was read, and where versions differ. What
+an extra alone uses of a part of Ray is there: ``extras/data/ray_data.py``.
 """
 
 from __future__ import annotations
@@ -8,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import inspect
 import json
-import os
 import sys
 import time
 import warnings
@@ -224,46 +223,6 @@ def setup_worker(script: Path) -> Iterator[None]:
             setattr(ray_constants, name, before)
 
 
-def import_for_forks(import_the_rest: Callable[[], object]) -> str | None:
-    """Import Ray and ``the_rest`` in a process that will fork; return why its forks would not do, or None.
-
-    Ray draws an ID for each class of actors that is defined, in C++. That seeds a generator, which all forks would go
-    on with: they would be workers of the same IDs. So these IDs are drawn in Python meanwhile. Read in ``ray.actor`` of
-    2.43.0 and 2.60.0.
-    """
-    import ray.actor
-
-    real = ray.actor.ActorClassID
-
-    class DrawnInPython:
-        @staticmethod
-        def from_random() -> Any:
-            return real(os.urandom(real.size()))
-
-    setattr(ray.actor, "ActorClassID", DrawnInPython)  # noqa: B010 - mypy knows it as a type
-    try:
-        import_the_rest()
-    finally:
-        setattr(ray.actor, "ActorClassID", real)  # noqa: B010
-    return "forks would draw the same IDs" if _id_of_a_fork() == _id_of_a_fork() else None
-
-
-def _id_of_a_fork() -> bytes:
-    """Return the ID that a fork of this process draws first. Read in 2.60.0."""
-    import ray
-
-    ours, theirs = os.pipe()
-    if (pid := os.fork()) == 0:
-        os.write(theirs, ray.NodeID.from_random().binary())
-        os._exit(0)
-    os.close(theirs)
-    with os.fdopen(ours, "rb") as answer:
-        drawn = answer.read()
-    with contextlib.suppress(ChildProcessError):  # a handler of SIGCHLD was first
-        os.waitpid(pid, 0)
-    return drawn
-
-
 def session_folder() -> str:
     """Return this node's folder of the running Ray. Read in 2.60.0."""
     from ray._private import worker
@@ -385,106 +344,6 @@ def nothing_saved(metrics: Mapping[str, Any]) -> Any:
     from ray.tune.trainable.trainable import _TrainingResult
 
     return _TrainingResult(checkpoint=None, metrics=dict(metrics))
-
-
-# --- Ray Data ---------------------------------------------------------------------------------------------
-
-
-def split_coordinator(shard: Any) -> Any:
-    """Return the actor behind the iterators of ``Dataset.streaming_split``. Read in 2.60.0."""
-    return shard._coord_actor
-
-
-def shuffled_each_pass(dataset: Any, seed: int, epoch: int) -> Any:
-    """Return a dataset whose blocks are in another order at each reading, fixed by seed and number of the pass.
-
-    The first pass is ``epoch``; call `start_at_pass` too. ``ray.data.RandomSeedConfig``, from 2.55 on. Before, Ray Data
-    calls ``random.seed`` with what it was given in each pass, read in 2.43.0 and 2.54.1.
-    """
-    from ray import data
-
-    if hasattr(data, "RandomSeedConfig"):
-        return dataset.randomize_block_order(seed=data.RandomSeedConfig(seed, reseed_after_execution=True))
-    return dataset.randomize_block_order(seed=_SeedOfPasses(seed, epoch))
-
-
-class _SeedOfPasses(str):
-    """A seed that is another one each time that ``random.seed`` is called with it.
-
-    It refuses what is neither number nor text, and asks text for its bytes. Read in Python 3.11.7 and 3.13.0.
-    """
-
-    epoch: int
-
-    def __new__(cls, seed: int, epoch: int) -> _SeedOfPasses:
-        made = super().__new__(cls, seed)
-        made.epoch = epoch
-        return made
-
-    def __reduce__(self) -> Any:
-        return _SeedOfPasses, (int(self), self.epoch)
-
-    def encode(self, *_: Any) -> bytes:
-        """Return the seed of the next pass."""
-        self.epoch += 1
-        return f"{self!s} {self.epoch}".encode()
-
-
-def start_at_pass(context: Any, index: int) -> None:
-    """Set how often Ray Data takes a dataset for read already, which it mixes into its seeds.
-
-    ``DataContext._execution_idx``, read in 2.60.0; from 2.55 on for the order of blocks. Without effect before.
-    """
-    context._execution_idx = index
-
-
-def is_materialized(dataset: Any) -> bool:
-    """Tell whether a dataset's blocks are all in the object store. Read in 2.60.0."""
-    from ray.data.dataset import MaterializedDataset
-
-    return isinstance(dataset, MaterializedDataset)
-
-
-@functools.cache
-def arrow_to_tensors() -> Callable[[Any], Any] | None:
-    """Return Ray Data's function that makes a dict of tensors of an Arrow table; None before 2.57.
-
-    ``ray.data.collate_fn.DefaultCollateFn``, from 2.47 on, depends on the device before it takes ``combine_chunks``.
-    """
-    try:
-        from ray.data.collate_fn import DefaultCollateFn
-    except ImportError:
-        return None
-    if "combine_chunks" not in inspect.signature(DefaultCollateFn).parameters:
-        return None
-    collate: Callable[[Any], Any] = DefaultCollateFn(combine_chunks=True, num_workers=0)
-    return collate
-
-
-def torch_batches(
-    shard: Any, collate: Callable[[Any], Any], batch_format: str, device: Any, **arguments: Any
-) -> Iterator[Any]:
-    """Iterate over a shard's batches, on ``device``: what ``collate`` makes of rows in ``batch_format``.
-
-    ``batch_format`` is "numpy", or "pyarrow" where there is `arrow_to_tensors`. From 2.57 on ``iter_torch_batches``
-    takes ``device`` and ``collate_fn`` together. Before, ``_iter_batches`` takes ``_collate_fn`` and ``_finalize_fn``,
-    and so does ``iter_batches`` before 2.47; read in 2.43.0, 2.49.2 and 2.54.1.
-    """
-    if arrow_to_tensors() is None:
-        from tunelight.compat.lightning import move_data_to_device
-
-        read = getattr(shard, "_iter_batches", shard.iter_batches)
-        moved: dict[str, Any] = {"_finalize_fn": lambda batch: move_data_to_device(batch, device)}
-        return iter(read(batch_format=batch_format, _collate_fn=collate, **moved, **arguments))
-    from ray.data.collate_fn import ArrowBatchCollateFn, NumpyBatchCollateFn
-
-    base: Any = ArrowBatchCollateFn if batch_format == "pyarrow" else NumpyBatchCollateFn
-
-    class Collate(base):  # type: ignore[misc]
-        def __call__(self, batch: Any) -> Any:
-            return collate(batch)
-
-    return iter(shard.iter_torch_batches(collate_fn=Collate(), device=device, **arguments))
 
 
 # --- Tune's controller, mended where that costs sweeps of gangs a trial or time ---------------------------

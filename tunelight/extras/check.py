@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tunelight.cluster.connect import check_runtime_env, nodes_of
+from tunelight.cluster.connect import check_runtime_env, init_ray, live_nodes
+from tunelight.compat.ray import local_cpus, local_gpus
 from tunelight.errors import ResourceError
 from tunelight.resources import Reservation, fitted
 from tunelight.settings import NAMES, Settings
@@ -73,6 +75,28 @@ def check(space: SearchSpace, overrides: Mapping[str, Any], samples: int = 5) ->
         return checked
     script: Any = code
     return replace(checked, commands=[script.command(config) for config in drawn], about=script.about)
+
+
+def nodes_of(address: str | None = None) -> tuple[str, list[dict[str, float]]]:
+    """Return the name of the cluster at ``address`` or RAY_ADDRESS, else of this machine, and each node's resources.
+
+    The Ray of this process is used, if there is one. "auto" is a cluster of which this machine is a node. Raises:
+    ResourceError where the address does not answer.
+    """
+    address = address or os.environ.get("RAY_ADDRESS")
+    if not address or address == "local":
+        return "this machine", [{"CPU": float(local_cpus()), "GPU": float(local_gpus())}]
+    import ray
+
+    ours = not ray.is_initialized()
+    try:
+        if ours:
+            init_ray(address, None, 0)
+        known = ray.get_runtime_context().gcs_address if address == "auto" else address
+        return f"the cluster at {known}", live_nodes()
+    finally:
+        if ours:
+            ray.shutdown()
 
 
 def draw(space: SearchSpace, count: int, seed: int) -> list[dict[str, Any]]:

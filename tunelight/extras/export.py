@@ -1,8 +1,10 @@
-"""Exports of a trial: its configuration as YAML or JSON, for LightningCLI, or as a command."""
+"""What one takes of a trial: its configuration as YAML or JSON, for LightningCLI, or as a command; its model."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import inspect
 import json
 import pickle
 import re
@@ -14,14 +16,24 @@ from typing import Any, Final
 
 from tunelight import record as storage
 from tunelight.checkpoints import files as checkpoints
-from tunelight.errors import CheckpointError, SettingsError, StorageError, unknown
+from tunelight.compat.lightning import prefer
+from tunelight.errors import (
+    CheckpointError,
+    ImportPathError,
+    SettingsError,
+    StorageError,
+    TrainFunctionError,
+    unknown,
+)
 from tunelight.record import to_yaml
 from tunelight.resources import reserve
-from tunelight.results.trial import refused
-from tunelight.settings import PARTS
+from tunelight.results.trial import TrialResult
+from tunelight.settings import PARTS, load_object
 from tunelight.settings.backends import BACKENDS
 from tunelight.settings.checks import holder_of
-from tunelight.space.plain import split_config
+from tunelight.space.files import importable
+from tunelight.space.plain import references, split_config
+from tunelight.stores import shown
 from tunelight.stores.masking import MASK
 
 _YAML: Final = (".yaml", ".yml")
@@ -40,15 +52,16 @@ _BESIDE: Final = ("logger", "profiler")
 """Arguments of a Trainer that training does not depend on."""
 
 
-def export(facts: Mapping[str, Any], settings: Mapping[str, Any], path: Path, chosen: str) -> None:
-    """Write a trial to ``path`` in the format ``chosen``.
+def export_trial(
+    trial: TrialResult, settings: Mapping[str, Any], path: Path, asked: str | None, *, checkpoint: bool
+) -> Path:
+    """Write a trial's configuration, and a copy of its checkpoint; see :meth:`SweepResults.export_best`.
 
-    Args:
-        facts: its configuration and where that came from, as ``TrialResult`` collects them.
-        settings: those of its sweep, as in sweep.yaml.
-        path: the file; folders are made.
-        chosen: one of ``FORMATS``.
+    ``settings``: those of its sweep, as in sweep.yaml.
     """
+    chosen = format_of(path, asked, parts=trial.has_parts)
+    copied = copy_checkpoint(_own_checkpoint(trial), path).absolute() if checkpoint else trial.address
+    facts = _facts(trial, settings, copied)
     if chosen == "json":
         text = json.dumps(storage.to_json_types(facts), indent=2) + "\n"
     elif chosen == "yaml":
@@ -59,6 +72,51 @@ def export(facts: Mapping[str, Any], settings: Mapping[str, Any], path: Path, ch
     storage.write_text(path, text)
     if chosen == "shell":
         path.chmod(path.stat().st_mode | 0o111)
+    return path
+
+
+def _own_checkpoint(trial: TrialResult) -> Path:
+    if (found := trial.checkpoint) is None:
+        raise CheckpointError(
+            f"Trial {trial.id} has no checkpoint to copy. Leave checkpoint out, or export another trial; sweeps "
+            "write checkpoints unless checkpoints=None, and train functions with TuneReportCheckpointCallback."
+        )
+    return found
+
+
+def _facts(trial: TrialResult, settings: Mapping[str, Any], checkpoint: Path | str | None) -> dict[str, Any]:
+    """Return the configuration and its provenance."""
+    report = dict(trial.metrics)
+    epoch, iteration, _ = (report.pop(key, None) for key in ("epoch", "training_iteration", "timestamp"))
+    return {
+        "config": trial.plain_config,
+        **({"objects": objects} if (objects := _referred(trial, settings)) else {}),
+        **({"changes": trial.changes} if trial.changes else {}),
+        **({"command": command} if (command := trial.command) else {}),
+        **({"plain_command": plain} if (plain := trial.plain_command) else {}),
+        "metric": settings.get("metric"),
+        "mode": settings.get("mode") or "min",
+        "value": trial.value,
+        "metrics": report,
+        "trial": trial.id,
+        "seed": trial.seed,
+        "training_iteration": iteration,
+        "epoch": epoch,
+        "sweep": {"name": trial.sweep_folder.name, "folder": shown(trial.sweep_folder)},
+        "checkpoint": checkpoint,
+        **({"checkpoint_of_report": number} if checkpoint and (number := trial.of_another_report()) else {}),
+        "versions": settings.get("versions") or storage.versions(),
+    }
+
+
+def _referred(trial: TrialResult, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return references to the objects in a trial's configuration, by dotted key."""
+    found = {}
+    for key, plain, one in references(settings.get("space_objects")):
+        holder, last = holder_of(trial.plain_config, key)
+        if holder.get(last) == plain:
+            found[key] = one
+    return found
 
 
 def format_of(path: Path, asked: str | None, *, parts: bool = False) -> str:
@@ -298,3 +356,118 @@ def _words(facts: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
 
 def _head(facts: Mapping[str, Any], told: Mapping[str, Any], more: list[str]) -> str:
     return "".join(f"# {' '.join(line.split())}\n" for line in [*_words(facts, told), *more])
+
+
+# --- A trial's model, with the weights of its checkpoint ------------------------------------------
+
+_PREFIX: Final = "model."
+
+
+def load_model(
+    trial: TrialResult,
+    settings: Mapping[str, Any],
+    model_cls: type[Any] | None,
+    *,
+    trust: bool,
+    weights_only: bool,
+    **kwargs: Any,
+) -> Any:
+    """Return a trial's LightningModule; see :meth:`TrialResult.load_model`. ``settings``: those of its sweep."""
+    prefer(settings.get("lightning"))
+    cls = model_cls if model_cls is not None else _recorded_model(trial, settings, trust)
+    if not hasattr(cls, "load_from_checkpoint"):
+        name = getattr(cls, "__name__", repr(cls))
+        raise TrainFunctionError(
+            f"The model {name} is no LightningModule class but a {type(cls).__name__}. Call "
+            "load_model(YourLightningModule)."
+        )
+    path = trial.checkpoint
+    if path is None:
+        raise CheckpointError(
+            f"Trial {trial.id} has no checkpoint to load a model from. Use tunelight's "
+            "TuneReportCheckpointCallback in the train function (a model= sweep writes checkpoints by "
+            "itself, unless checkpoints=None)."
+        )
+    if torn := checkpoints.describe_torn(path):
+        raise CheckpointError(f"{torn} Load another: {_others(trial, path)}.")
+    trial.of_another_report()
+    import torch  # whoever only reads results need not wait for torch
+
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=weights_only, mmap=True)
+        has_arguments = "hyper_parameters" in saved
+        del saved
+        arguments = kwargs if has_arguments else {**_model_arguments(trial.config, cls), **kwargs}
+        # Some packages' own method decides about weights_only, and Lightning's knows it from 2.6 on. What the file
+        # holds was settled above.
+        if "weights_only" in inspect.signature(cls.load_from_checkpoint).parameters:
+            arguments = {**arguments, "weights_only": weights_only}
+        try:
+            return cls.load_from_checkpoint(path, map_location="cpu", **arguments).eval()
+        except pickle.UnpicklingError:
+            if weights_only or "weights_only" in arguments:
+                raise
+            return cls.load_from_checkpoint(path, map_location="cpu", weights_only=False, **arguments).eval()
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{path} holds more than weights and plain data, and opening it would run code: {refused(error)}. If "
+            "you trust it, call load_model(weights_only=False)."
+        ) from error
+    except (OSError, RuntimeError, TypeError, KeyError) as error:
+        raise CheckpointError(
+            f"The checkpoint {path} cannot be loaded into {cls.__name__}: {error}. Is that the class "
+            "that the trial trained? Arguments that it needs can be given to load_model(...)."
+        ) from error
+
+
+def _others(trial: TrialResult, path: Path) -> str:
+    """Return the trial's other checkpoints than ``path``, as text."""
+    whole = [info for info in checkpoints.find(trial.path) if info.path != str(path) and checkpoints.is_valid(info)]
+    found = (info.path if info.value is None else f"{info.path} (value {info.value:.6g})" for info in whole)
+    return ", ".join(found) or "the trial has no other"
+
+
+def _recorded_model(trial: TrialResult, settings: Mapping[str, Any], trust: bool) -> type[Any]:
+    recorded = settings.get("model")
+    if not isinstance(recorded, str):
+        given = "a train function" if settings.get("script") is None else "a script"
+        raise TrainFunctionError(
+            f"Which class trial {trial.id} trained is not known: the sweep was given {given}, not model=. Call "
+            "load_model(YourLightningModule)."
+        )
+    file = (settings.get("run") or {}).get("file")
+    folder = Path(file).parent if isinstance(file, str) else None
+    try:
+        with importable(folder) if trust and folder is not None else contextlib.nullcontext():
+            found: type[Any] = load_object(recorded)
+    except ImportPathError as error:
+        name = recorded.rpartition(":")[2].rpartition(".")[2]
+        how = f"Import the class and call load_model({name if name.isidentifier() else 'YourLightningModule'})"
+        if folder is not None and not trust:
+            how += (
+                f"; or, if you trust the code in {folder}, from which the sweep was run, have it imported from "
+                "there: load_model(trust=True)"
+            )
+        raise ImportPathError(f"The sweep's model {recorded!r} does not import here: {error} {how}.") from error
+    return found
+
+
+def _model_arguments(config: dict[str, Any], cls: type[Any]) -> dict[str, Any]:
+    """Return the configuration's part for the module: ``model.*``, else what its constructor takes."""
+    dotted = {key.removeprefix(_PREFIX): config[key] for key in config if key.startswith(_PREFIX)}
+    nested = config.get("model")
+    if isinstance(nested, Mapping):
+        dotted = {**nested, **dotted}
+    if dotted:
+        return dotted
+    taken = inspect.signature(cls).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
+        return config
+    names = {parameter.name for parameter in taken}
+    return {key: value for key, value in config.items() if key in names}
+
+
+def refused(error: pickle.UnpicklingError) -> str:
+    """Return what torch refused to load, without the advice on torch.load that torch gives at length."""
+    found = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
+    return str(error) if found is None else f"it holds {found[1]}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
 
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.compat.ray import check_version
@@ -12,11 +13,14 @@ from tunelight.errors import SettingsError, known_arguments
 from tunelight.gang.spec import GangSpec
 from tunelight.messages import Evaluation
 from tunelight.policies import FailurePolicy
-from tunelight.resources import reserve
+from tunelight.resources import Reservation, check_devices, reserve
 from tunelight.session.task import Home, Task
 from tunelight.settings.backends import Backend
 from tunelight.trial.trainable import GangTrainable, make_trainable
 from tunelight.trial.trial import TrialSpec
+
+if TYPE_CHECKING:
+    from ray.tune import PlacementGroupFactory
 
 
 @known_arguments
@@ -93,3 +97,26 @@ def gang_trainable(
         start=start,
     )
     return make_trainable(spec)
+
+
+@known_arguments
+def get_tune_resources(
+    num_workers: int = 1,
+    num_cpus_per_worker: float = 1,
+    use_gpu: bool = False,
+    *,
+    num_cpus_head: float = 0,
+    resources_per_worker: Mapping[str, float] | None = None,
+) -> PlacementGroupFactory:
+    """Return the reservation of a trial with ``num_workers`` workers, for ``resources_per_trial`` of plain Ray Tune.
+
+    ``use_gpu`` gives each worker one GPU; ``resources_per_worker`` may hold "CPU", "GPU" (also fractions) and custom
+    resources, and takes precedence. Raises: SettingsError.
+    """
+    if isinstance(num_workers, bool) or not isinstance(num_workers, Integral) or num_workers < 1:
+        raise SettingsError(f"num_workers must be a whole number, 1 or more, not {num_workers!r}.")
+    custom = dict(resources_per_worker or {})
+    cpus = custom.pop("CPU", num_cpus_per_worker)
+    gpus = custom.pop("GPU", 1 if use_gpu else 0)
+    check_devices(gpus, custom, "resources_per_worker['GPU']")
+    return Reservation(num_workers, cpus, gpus, head_cpus=num_cpus_head, resources_per_worker=custom).factory

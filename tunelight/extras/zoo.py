@@ -6,11 +6,10 @@ import functools
 import gzip
 import io
 import itertools
-import json
 import os
 import pickle
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,12 +17,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.utils.data import TensorDataset
 
-from tunelight.compat.lightning import pl
-from tunelight.errors import CheckpointError, TunelightError
-from tunelight.extras.digits import Batch, Classifier, DigitsCNN, Parts, load_digits
+from tunelight.errors import TunelightError
+from tunelight.extras.digits import Classifier, Parts
 
 # --- Classifiers of images of any size: a plain network and a vision transformer ------------------
 
@@ -222,7 +219,7 @@ def _idx(path: Path) -> NDArray[np.uint8]:
 
 
 class Cifar10Data(LocalImages):
-    """Serve CIFAR-10, 32 x 32 in colour, in its binary or its Python version or as Parquet, from ``root`` or below it.
+    """Serve CIFAR-10, 32 x 32 in colour, in its Python version or as Parquet, from ``root`` or below it.
 
     Parquet is train*.parquet and test*.parquet, or folders of those names; ``root`` may be such a file too.
     """
@@ -234,34 +231,21 @@ class Cifar10Data(LocalImages):
     def find(cls, root: Path, train: bool) -> list[Path]:
         """Return the files of batches. Raises: ImagesMissingError."""
         names = [f"data_batch_{number}" for number in range(1, 6)] if train else ["test_batch"]
-        for folder, end in _cifar_places(root):
-            files = [folder / f"{name}{end}" for name in names]
+        for folder in (root, root / "cifar-10-batches-py"):
+            files = [folder / name for name in names]
             if all(path.is_file() for path in files):
                 return files
         if files := find_parquet(root, "train" if train else "test"):
             return files
-        raise cls.missing(root, f"{names[0]}.bin (or {names[0]}, or {'train' if train else 'test'}*.parquet)")
+        raise cls.missing(root, f"{names[0]} (or {'train' if train else 'test'}*.parquet)")
 
     @classmethod
     def read(cls, files: Sequence[Path]) -> Images:
         """Return the images, shape [N, 3, 32, 32], and their labels."""
         if files[0].suffix == ".parquet":
             return read_parquet(files)
-        parts = [_binary(path) if path.suffix == ".bin" else _pickled(path) for path in files]
-        images, labels = (np.concatenate(part) for part in zip(*parts, strict=True))
+        images, labels = (np.concatenate(part) for part in zip(*map(_pickled, files), strict=True))
         return images.reshape(-1, 3, 32, 32), labels.astype(np.int64)
-
-
-def _cifar_places(root: Path) -> Iterator[tuple[Path, str]]:
-    for version, end in (("bin", ".bin"), ("py", "")):
-        yield root, end
-        yield root / f"cifar-10-batches-{version}", end
-
-
-def _binary(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return images and labels of a binary batch: each image a byte of label and 3,072 bytes."""
-    records = np.fromfile(path, np.uint8).reshape(-1, 1 + 3072)
-    return records[:, 1:], records[:, 0]
 
 
 class _OnlyArrays(pickle.Unpickler):
@@ -283,170 +267,12 @@ def _pickled(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     return batch[b"data"], np.asarray(batch[b"labels"])
 
 
-# --- A GAN that draws digits, judged by how far what it draws lies from real images ---------------
-
-_PIXELS = 64
-_WIDTHS = (1.0, 2.0, 4.0)
-"""Of the kernels that distances are judged by; two digits lie about 4 apart."""
-
-
-class DigitsGAN(pl.LightningModule):
-    """Draw digits of 8 x 8 pixels from noise, against a discriminator that learns at the same time.
-
-    Generator and discriminator have a learning rate each, and take their steps together: one loss holds both, in which
-    neither sees the other's gradient. So one backward pass gives every parameter its gradient, as DDP wants.
-    ``val_loss`` is the squared maximum mean discrepancy between drawn and real images (Gretton et al., "A Kernel
-    Two-Sample Test", JMLR 13, 2012): 0 where they cannot be told apart.
-    """
-
-    def __init__(
-        self, lr: float = 1e-3, discriminator_lr: float = 1e-3, latent: int = 16, hidden: int = 128, beta1: float = 0.5
-    ) -> None:
-        super().__init__()
-        self.save_hyperparameters()
-        self.generator = nn.Sequential(
-            nn.Linear(latent, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(),
-            nn.Linear(hidden, _PIXELS), nn.Sigmoid(),
-        )  # fmt: skip
-        self.discriminator = nn.Sequential(nn.Linear(_PIXELS, hidden), nn.LeakyReLU(0.2), nn.Linear(hidden, 1))
-
-    def forward(self, noise: Tensor) -> Tensor:
-        """Return the images that noise of shape [B, latent] becomes, shape [B, 64]."""
-        images: Tensor = self.generator(noise)
-        return images
-
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Return both losses' sum; log ``generator_loss`` and ``discriminator_loss`` once an epoch."""
-        real = batch[0].flatten(1)
-        drawn = self(torch.randn(len(real), self.hparams["latent"], device=real.device))
-        judged = functional_call(
-            self.discriminator, {name: part.detach() for name, part in self.discriminator.named_parameters()}, drawn
-        )
-        generator_loss = _judge(judged, real=True)
-        discriminator_loss = (
-            _judge(self.discriminator(real), real=True) + _judge(self.discriminator(drawn.detach()), real=False)
-        ) / 2
-        losses = {"generator_loss": generator_loss, "discriminator_loss": discriminator_loss}
-        self.log_dict(losses, on_step=False, on_epoch=True, sync_dist=True, batch_size=len(real))
-        return generator_loss + discriminator_loss
-
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Log ``val_loss``, averaged over all ranks; the noise depends on the images alone, whoever is dealt them."""
-        real = batch[0].flatten(1)
-        seeded = torch.Generator().manual_seed(int(real.sum().item()))
-        noise = torch.randn(len(real), self.hparams["latent"], generator=seeded).to(real.device)
-        self.log("val_loss", discrepancy(self(noise), real), sync_dist=True, batch_size=len(real))
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return one Adam with a learning rate for each of the two."""
-        groups = [
-            {"params": self.generator.parameters(), "lr": self.hparams["lr"]},
-            {"params": self.discriminator.parameters(), "lr": self.hparams["discriminator_lr"]},
-        ]
-        return torch.optim.Adam(groups, betas=(self.hparams["beta1"], 0.999))
-
-
-def _judge(logits: Tensor, real: bool) -> Tensor:
-    wanted = torch.ones_like(logits) if real else torch.zeros_like(logits)
-    return nn.functional.binary_cross_entropy_with_logits(logits, wanted)
-
-
-def discrepancy(one: Tensor, other: Tensor) -> Tensor:
-    """Return the squared maximum mean discrepancy of two sets of points, [N, D] and [M, D]."""
-
-    def likeness(a: Tensor, b: Tensor) -> Tensor:
-        distances = torch.cdist(a, b).square()
-        return torch.stack([torch.exp(-distances / (2 * width**2)).mean() for width in _WIDTHS]).mean()
-
-    return likeness(one, one) + likeness(other, other) - 2 * likeness(one, other)
-
-
-# --- Fine-tuning: a network that knows five digits learns all ten ---------------------------------
-
-_KNOWN = 5
-_STEPS = 40
-
-
-class DigitsFineTuner(Classifier):
-    """Fine-tune a DigitsCNN on all ten digits: its body goes on at ``lr``, a new last layer learns at ``head_lr``.
-
-    Args:
-        lr: of the body.
-        head_lr: of the last layer.
-        frozen: leave the body as it is; ``lr`` is then without effect.
-        channels: of the DigitsCNN.
-        checkpoint: a Lightning checkpoint of a DigitsCNN with as many channels; without one, a DigitsCNN learns the
-            digits 0 to 4 first, in 40 steps and always the same ones.
-
-    Raises: CheckpointError for one that is not there or does not fit.
-    """
-
-    def __init__(
-        self,
-        lr: float = 1e-3,
-        head_lr: float = 1e-2,
-        frozen: bool = False,
-        channels: int = 16,
-        checkpoint: str | None = None,
-    ) -> None:
-        super().__init__()
-        self.save_hyperparameters()
-        body = DigitsCNN(channels=channels)
-        try:
-            weights = _learned(channels) if checkpoint is None else _read_weights(checkpoint)
-            body.load_state_dict(weights)
-        except (OSError, RuntimeError, KeyError) as error:
-            raise CheckpointError(
-                f"checkpoint={checkpoint!r} gives no DigitsCNN of {channels} channels: {error}. Name a checkpoint of "
-                "one."
-            ) from error
-        self.body = nn.Sequential(*list(body.net.children())[:-1]).requires_grad_(not frozen)
-        self.head = nn.Linear(2 * channels * 4, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the logits, shape [B, 10]."""
-        logits: Tensor = self.head(self.body(x))
-        return logits
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return Adam with a learning rate for body and head each."""
-        groups = [{"params": self.head.parameters(), "lr": self.hparams["head_lr"]}]
-        if not self.hparams["frozen"]:
-            groups.append({"params": self.body.parameters(), "lr": self.hparams["lr"]})
-        return torch.optim.Adam(groups)
-
-
-def _read_weights(checkpoint: str) -> dict[str, Tensor]:
-    path = Path(checkpoint).expanduser()
-    weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
-    return weights
-
-
-@functools.lru_cache(maxsize=4)
-def _learned(channels: int) -> dict[str, Tensor]:
-    """Return the weights of a DigitsCNN that has learned the digits 0 to 4; the same in every process."""
-    images, labels = load_digits()[0].tensors
-    known = labels < _KNOWN
-    with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.device("cpu"):
-        torch.manual_seed(0)
-        model = DigitsCNN(lr=1e-2, channels=channels)
-        optimizer = model.configure_optimizers()
-        for _ in range(_STEPS):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(images[known]), labels[known]).backward()
-            optimizer.step()
-    return {name: value.detach().clone() for name, value in model.state_dict().items()}
-
-
-# --- CIFAR-10's images as Parquet: read as others publish them, and written -----------------------
+# --- CIFAR-10's images as Parquet -----------------------------------------------------------------
 
 Images = tuple[NDArray[np.uint8], NDArray[np.int64]]
 """Images of shape [N, C, H, W], and their labels of shape [N]."""
 
-SHAPE = (3, 32, 32)
 _IMAGE, _LABEL = ("image", "img"), ("label", "labels")
-_ROW_GROUP = 2048
-"""Images in a row group: what a reader takes in one piece, 6 MB."""
 
 
 def find_parquet(root: Path, part: str) -> list[Path]:
@@ -461,17 +287,15 @@ def find_parquet(root: Path, part: str) -> list[Path]:
 def read_parquet(files: Sequence[Path]) -> Images:
     """Return the images, shape [N, 3, 32, 32], and labels, shape [N], of Parquet files.
 
-    A column ``image`` (or ``img``) holds them as tensors (Arrow's or Ray Data's) or lists of [32, 32, 3] or
-    [3, 32, 32], as flat lists in CIFAR-10's own order, or as picture files (PNG); a column ``label`` their classes.
-    Raises: ValueError for other contents.
+    A column ``image`` (or ``img``) holds them as Arrow's tensors of [32, 32, 3], or as picture files (PNG); a column
+    ``label`` their classes. Raises: ValueError for other contents.
     """
     from pyarrow import parquet  # a third of a second, for those whose images are Parquet
 
     images, labels = [], []
     for path in files:
         table = parquet.read_table(path)
-        name = _column(table, _IMAGE, path)
-        images.append(_images(table[name].combine_chunks(), _shape(table.schema.field(name)), path))
+        images.append(_images(table[_column(table, _IMAGE, path)].combine_chunks(), path))
         labels.append(table[_column(table, _LABEL, path)].to_numpy().astype(np.int64))
     return np.concatenate(images), np.concatenate(labels)
 
@@ -483,33 +307,16 @@ def _column(table: Any, names: Sequence[str], path: Path) -> str:
     raise ValueError(f"{path.name} has no column {' or '.join(names)}, but {', '.join(table.column_names) or 'none'}")
 
 
-def _shape(field: Any) -> tuple[int, ...]:
-    """Return the shape of a column's tensors; () for other columns, whose lists say it."""
-    if hasattr(field.type, "shape"):
-        return tuple(field.type.shape)
-    # Ray Data's tensors, in a process that has not imported Ray Data.
-    told = json.loads((field.metadata or {}).get(b"ARROW:extension:metadata", b"[]"))
-    return tuple(told) if isinstance(told, list) else ()
-
-
-def _images(column: Any, shape: tuple[int, ...], path: Path) -> NDArray[np.uint8]:
+def _images(column: Any, path: Path) -> NDArray[np.uint8]:
     """Return a column's images, shape [N, 3, 32, 32]."""
     import pyarrow as pa
 
-    values = getattr(column, "storage", column)  # of a tensor type, which Arrow or Ray Data has declared
-    if pa.types.is_struct(values.type) and values.type.get_field_index("bytes") >= 0:
-        values = values.field("bytes")
-    if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
-        return np.stack([_decoded(one) for one in values.to_pylist()])
-    shape = shape or np.shape(values[0].as_py())
-    while hasattr(values, "flatten") and not pa.types.is_primitive(values.type):
-        values = values.flatten()
-    pixels = values.to_numpy(zero_copy_only=False)
-    if pixels.size != len(column) * np.prod(SHAPE) or pixels.dtype.kind not in "iu" or pixels.max() > 255:
-        raise ValueError(f"{path.name} holds {column.type}, and no images of 32 x 32 pixels in bytes of three colours")
-    whole = pixels.astype(np.uint8).reshape(-1, *(SHAPE if len(shape) == 1 else shape))
-    images: NDArray[np.uint8] = whole if whole.shape[1:] == SHAPE else whole.transpose(0, 3, 1, 2)
-    return images
+    if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
+        return np.stack([_decoded(one) for one in column.field("bytes").to_pylist()])
+    if column.type == pa.fixed_shape_tensor(pa.uint8(), (32, 32, 3)):
+        tensors: NDArray[np.uint8] = column.to_numpy_ndarray().transpose(0, 3, 1, 2)
+        return tensors
+    raise ValueError(f"{path.name} holds {column.type}, and neither pictures nor tensors of 32 x 32 x 3 bytes")
 
 
 def _decoded(picture: bytes) -> NDArray[np.uint8]:
@@ -519,22 +326,10 @@ def _decoded(picture: bytes) -> NDArray[np.uint8]:
     return np.asarray(Image.open(io.BytesIO(picture)).convert("RGB")).transpose(2, 0, 1)
 
 
-def write_parquet(path: str | os.PathLike[str], images: NDArray[np.uint8], labels: NDArray[np.int64]) -> None:
-    """Write images of shape [N, 3, 32, 32] as tensors [32, 32, 3], as picture files have them, with their labels."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(images.transpose(0, 2, 3, 1)))
-    parquet.write_table(pa.table({"image": tensors, "label": labels}), path, row_group_size=_ROW_GROUP)
-
-
 __all__ = [
     "Cifar10Data",
-    "DigitsFineTuner",
-    "DigitsGAN",
     "ImageMLP",
     "ImagesMissingError",
     "MnistData",
     "VisionTransformer",
-    "write_parquet",
 ]

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 import math
 import os
-import pickle
-import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,14 +12,8 @@ from typing import Any, Final
 from tunelight import record as storage
 from tunelight import stores
 from tunelight.checkpoints import files as checkpoints
-from tunelight.compat.lightning import prefer
-from tunelight.errors import CheckpointError, ImportPathError, TrainFunctionError
 from tunelight.record import Standing, SweepState, TrialState, cut_off, repeated, repeats_of, to_repeat
-from tunelight.settings import load_object, paired
-from tunelight.settings.checks import holder_of
-from tunelight.space.plain import references
-
-_PREFIX: Final = "model."
+from tunelight.settings import paired
 
 
 class TrialResult:
@@ -206,7 +196,7 @@ class TrialResult:
         chosen = max(kept, key=lambda path: _age(kept[path]), default=None) if best is None else best[1]
         return None if chosen is None else (chosen, kept[chosen])
 
-    def _of_another_report(self) -> int | None:
+    def of_another_report(self) -> int | None:
         """Return the report that :attr:`checkpoint` is of, and warn, where the best report has none; else None."""
         found, best = self._kept, self.metrics.get("training_iteration")
         if found is None or best is None or (number := _age(found[1])[0]) == best:
@@ -218,7 +208,7 @@ class TrialResult:
         warnings.warn(
             f"The best report of trial {self.id}, number {best} ({self._metric}={self.value:.6g}), has no checkpoint. "
             f"{found[0].name} is that of report {number}{said}.",
-            stacklevel=3,
+            stacklevel=4,
         )
         return number
 
@@ -242,51 +232,9 @@ class TrialResult:
         Raises: CheckpointError without a checkpoint, or where it cannot be loaded; TrainFunctionError where the class
         is not known; ImportPathError where it does not import, which says what to do. Imports torch and Lightning.
         """
-        prefer(self._settings.get("lightning"))
-        cls = model_cls if model_cls is not None else self._recorded_model(trust)
-        if not hasattr(cls, "load_from_checkpoint"):
-            name = getattr(cls, "__name__", repr(cls))
-            raise TrainFunctionError(
-                f"The model {name} is no LightningModule class but a {type(cls).__name__}. Call "
-                "load_model(YourLightningModule)."
-            )
-        path = self.checkpoint
-        if path is None:
-            raise CheckpointError(
-                f"Trial {self.id} has no checkpoint to load a model from. Use tunelight's "
-                "TuneReportCheckpointCallback in the train function (a model= sweep writes checkpoints by "
-                "itself, unless checkpoints=None)."
-            )
-        if torn := checkpoints.describe_torn(path):
-            raise CheckpointError(f"{torn} Load another: {self._others(path)}.")
-        self._of_another_report()
-        import torch  # whoever only reads results need not wait for torch
+        from tunelight.extras.export import load_model
 
-        try:
-            saved = torch.load(path, map_location="cpu", weights_only=weights_only, mmap=True)
-            has_arguments = "hyper_parameters" in saved
-            del saved
-            arguments = kwargs if has_arguments else {**self._model_arguments(cls), **kwargs}
-            # Some packages' own method decides about weights_only, and Lightning's knows it from 2.6 on. What the file
-            # holds was settled above.
-            if "weights_only" in inspect.signature(cls.load_from_checkpoint).parameters:
-                arguments = {**arguments, "weights_only": weights_only}
-            try:
-                return cls.load_from_checkpoint(path, map_location="cpu", **arguments).eval()
-            except pickle.UnpicklingError:
-                if weights_only or "weights_only" in arguments:
-                    raise
-                return cls.load_from_checkpoint(path, map_location="cpu", weights_only=False, **arguments).eval()
-        except pickle.UnpicklingError as error:
-            raise CheckpointError(
-                f"{path} holds more than weights and plain data, and opening it would run code: {refused(error)}. If "
-                "you trust it, call load_model(weights_only=False)."
-            ) from error
-        except (OSError, RuntimeError, TypeError, KeyError) as error:
-            raise CheckpointError(
-                f"The checkpoint {path} cannot be loaded into {cls.__name__}: {error}. Is that the class "
-                "that the trial trained? Arguments that it needs can be given to load_model(...)."
-            ) from error
+        return load_model(self, self._settings, model_cls, trust=trust, weights_only=weights_only, **kwargs)
 
     def export(
         self,
@@ -296,101 +244,9 @@ class TrialResult:
         checkpoint: bool = False,
     ) -> Path:
         """Write this trial's configuration to a file; see :meth:`SweepResults.export_best`."""
-        from tunelight.extras import export as exports
+        from tunelight.extras.export import export_trial
 
-        target = Path(path)
-        chosen = exports.format_of(target, format, parts=self.has_parts)
-        copied = exports.copy_checkpoint(self._own_checkpoint(), target).absolute() if checkpoint else self.address
-        exports.export(self._facts(copied), self._settings, target, chosen)
-        return target
-
-    def _own_checkpoint(self) -> Path:
-        if (found := self.checkpoint) is None:
-            raise CheckpointError(
-                f"Trial {self.id} has no checkpoint to copy. Leave checkpoint out, or export another trial; sweeps "
-                "write checkpoints unless checkpoints=None, and train functions with TuneReportCheckpointCallback."
-            )
-        return found
-
-    def _facts(self, checkpoint: Path | str | None) -> dict[str, Any]:
-        """Return the configuration and its provenance."""
-        report = dict(self.metrics)
-        epoch, iteration, _ = (report.pop(key, None) for key in ("epoch", "training_iteration", "timestamp"))
-        return {
-            "config": self.plain_config,
-            **({"objects": objects} if (objects := self._referred()) else {}),
-            **({"changes": self.changes} if self.changes else {}),
-            **({"command": command} if (command := self.command) else {}),
-            **({"plain_command": plain} if (plain := self.plain_command) else {}),
-            "metric": self._settings.get("metric"),
-            "mode": self._settings.get("mode") or "min",
-            "value": self.value,
-            "metrics": report,
-            "trial": self.id,
-            "seed": self.seed,
-            "training_iteration": iteration,
-            "epoch": epoch,
-            "sweep": {"name": self.sweep_folder.name, "folder": stores.shown(self.sweep_folder)},
-            "checkpoint": checkpoint,
-            **({"checkpoint_of_report": number} if checkpoint and (number := self._of_another_report()) else {}),
-            "versions": self._settings.get("versions") or storage.versions(),
-        }
-
-    def _referred(self) -> dict[str, Any]:
-        """Return references to the objects in its configuration, by dotted key."""
-        found = {}
-        for key, plain, one in references(self._settings.get("space_objects")):
-            holder, last = holder_of(self.plain_config, key)
-            if holder.get(last) == plain:
-                found[key] = one
-        return found
-
-    def _others(self, path: Path) -> str:
-        """Return the trial's other checkpoints than ``path``, as text."""
-        whole = [info for info in checkpoints.find(self.path) if info.path != str(path) and checkpoints.is_valid(info)]
-        found = (info.path if info.value is None else f"{info.path} (value {info.value:.6g})" for info in whole)
-        return ", ".join(found) or "the trial has no other"
-
-    def _recorded_model(self, trust: bool) -> type[Any]:
-        recorded = self._settings.get("model")
-        if not isinstance(recorded, str):
-            given = "a train function" if self._settings.get("script") is None else "a script"
-            raise TrainFunctionError(
-                f"Which class trial {self.id} trained is not known: the sweep was given {given}, not model=. Call "
-                "load_model(YourLightningModule)."
-            )
-        from tunelight.space.files import importable  # reading results does without
-
-        file = (self._settings.get("run") or {}).get("file")
-        folder = Path(file).parent if isinstance(file, str) else None
-        try:
-            with importable(folder) if trust and folder is not None else contextlib.nullcontext():
-                found: type[Any] = load_object(recorded)
-        except ImportPathError as error:
-            name = recorded.rpartition(":")[2].rpartition(".")[2]
-            how = f"Import the class and call load_model({name if name.isidentifier() else 'YourLightningModule'})"
-            if folder is not None and not trust:
-                how += (
-                    f"; or, if you trust the code in {folder}, from which the sweep was run, have it imported from "
-                    "there: load_model(trust=True)"
-                )
-            raise ImportPathError(f"The sweep's model {recorded!r} does not import here: {error} {how}.") from error
-        return found
-
-    def _model_arguments(self, cls: type[Any]) -> dict[str, Any]:
-        """Return the configuration's part for the module: ``model.*``, else what its constructor takes."""
-        config = self.config
-        dotted = {key.removeprefix(_PREFIX): config[key] for key in config if key.startswith(_PREFIX)}
-        nested = config.get("model")
-        if isinstance(nested, Mapping):
-            dotted = {**nested, **dotted}
-        if dotted:
-            return dotted
-        taken = inspect.signature(cls).parameters.values()
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
-            return config
-        names = {parameter.name for parameter in taken}
-        return {key: value for key, value in config.items() if key in names}
+        return export_trial(self, self._settings, Path(path), format, checkpoint=checkpoint)
 
     def __repr__(self) -> str:
         why = "" if self._reason is None else f", error={self._reason!r}"
@@ -463,9 +319,3 @@ def ordinal(number: int) -> str:
     """Return a number as in a row: ``2nd``, ``11th``."""
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
-
-
-def refused(error: pickle.UnpicklingError) -> str:
-    """Return what torch refused to load, without the advice on torch.load that torch gives at length."""
-    found = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
-    return str(error) if found is None else f"it holds {found[1]}"

@@ -15,7 +15,7 @@ from tunelight.space.plain import alike
 if TYPE_CHECKING:
     from ray.tune.search import Searcher
 
-    from tunelight.searchers.optuna import OptunaSearcher
+    from tunelight.extras.optuna import OptunaSearcher
     from tunelight.searchers.random import BlindSearcher, TrackingSearcher
     from tunelight.settings import Settings
     from tunelight.space import SearchSpace
@@ -168,7 +168,7 @@ def _blind(name: str, space: SearchSpace, settings: Settings) -> BlindSearcher:
 def _optuna(
     given: Any, options: dict[str, Any], space: SearchSpace, settings: Settings, resumed: Path | None
 ) -> OptunaSearcher:
-    from tunelight.searchers.optuna import (
+    from tunelight.extras.optuna import (
         KINDS,
         OptunaSearcher,  # imports Optuna
         is_sampler,

@@ -68,7 +68,7 @@ BACKENDS: Final[dict[str, BackendInfo]] = {
         "of that worker's .err file, in the logs of Ray's session on that node.",
     ),
     "sharded": BackendInfo(
-        "tunelight.lightning.strategies.sharded:RayShardedStrategy",
+        "tunelight.extras.sharded:RayShardedStrategy",
         replaces=("fsdp", "deepspeed", "model_parallel"),
     ),
 }

@@ -12,7 +12,6 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from datetime import timedelta
-from importlib.util import find_spec
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Final, Protocol, cast, get_args, runtime_checkable
@@ -21,11 +20,11 @@ import yaml
 
 from tunelight import stores
 from tunelight.checkpoints.policy import Checkpoints
-from tunelight.errors import HOW_TO_GET_DATA, SettingsError, unknown
+from tunelight.errors import SettingsError, unknown
 from tunelight.messages import Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.settings.backends import BACKENDS
-from tunelight.settings.code import Style, import_path, load_object, script_code, tune_callback
+from tunelight.settings.code import Style, import_path, load_object, tune_callback
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -242,6 +241,8 @@ def script(name: str, value: Any) -> str:
     """Check a training script, by its path or its module, and compile it; return its absolute path if it has one."""
     if not isinstance(value, str | os.PathLike):
         raise SettingsError(f"{name} must be the path of a script, 'train.py', or the name of a module, not {value!r}.")
+    from tunelight.extras.scripts.style import script_code
+
     found = os.fspath(value)
     next(script_code(found))
     return str(Path(found).absolute()) if Path(found).is_file() else found
@@ -269,6 +270,13 @@ def callbacks(name: str, value: Any) -> tuple[Any, ...]:
     return tuple(tune_callback(code(name, entry)) for entry in _list(name, value))
 
 
+def datasets(name: str, value: Any) -> dict[str, Any]:
+    """Check datasets by name: Ray Data's, or where to read them."""
+    from tunelight.extras.data.server import check_datasets
+
+    return check_datasets(name, value)
+
+
 def baselines(name: str, value: Any) -> Any:
     """Check a list of configurations."""
     for index, config in enumerate(_list(name, value)):
@@ -290,52 +298,6 @@ def check_grace(grace: Any, time_attr: str | None, max_epochs: int | None) -> No
             f"The scheduler's grace_period={grace!r} is larger than max_epochs={max_epochs}, so no trial would ever be "
             f"stopped early. Set grace_period to {max_epochs} or less, or raise max_epochs."
         )
-
-
-# --- The ``datasets`` setting: datasets of Ray Data, or where to read them ------------------------
-
-
-SOURCES = ("parquet",)
-"""Formats that can be given as {format: path}."""
-
-
-def check_datasets(name: str, value: Any) -> dict[str, Any]:
-    """Return datasets by name: Ray Data's as they are, a path as {"parquet": path}. Raises: SettingsError."""
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) and key for key in value):
-        raise SettingsError(
-            f"{name} must be datasets by name, {{'train': ray.data.read_parquet(...), 'val': {{'parquet': path}}}}, "
-            f"not {value!r}."
-        )
-    if value and find_spec("pyarrow") is None:
-        raise SettingsError(f"{name}: {HOW_TO_GET_DATA}")
-    return {key: _source(f"{name}[{key!r}]", one) for key, one in value.items()}
-
-
-def is_dataset(value: Any) -> bool:
-    """Tell whether an object is a Ray Data dataset, without importing Ray."""
-    return any(base.__name__ == "Dataset" and base.__module__.startswith("ray.data") for base in type(value).__mro__)
-
-
-def _source(where: str, value: Any) -> Any:
-    if is_dataset(value):
-        return value
-    if isinstance(value, str | os.PathLike):
-        value = {"parquet": value}
-    if not isinstance(value, Mapping) or len(value) != 1:
-        raise SettingsError(
-            f"{where} must be a dataset of Ray Data (ray.data.read_parquet(path)), or {{'parquet': path}}, not "
-            f"{value!r}."
-        )
-    ((kind, path),) = value.items()
-    if kind not in SOURCES:
-        raise SettingsError(
-            f"{unknown(f'{where}: there is no source', kind, SOURCES)} Give others as a dataset of Ray Data "
-            "(ray.data.read_csv(path))."
-        )
-    paths = path if isinstance(path, list | tuple) else [path]
-    if not paths or not all(isinstance(one, str | os.PathLike) and os.fspath(one) for one in paths):
-        raise SettingsError(f"{where}: {kind} must be the path of a file or folder, or a list of them, not {path!r}.")
-    return {kind: [os.fspath(one) for one in paths] if isinstance(path, list | tuple) else os.fspath(path)}
 
 
 # --- Arguments of Lightning's Trainer that a sweep sets itself: strategy, accelerator and devices ---

@@ -13,10 +13,8 @@ import importlib.util
 import inspect
 import itertools
 import pkgutil
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Literal
 
@@ -95,6 +93,8 @@ def fingerprint(value: Any) -> str | None:
     Functions that it calls, base classes and arguments of a partial are not included. ``value`` may be a script.
     """
     if isinstance(value, str):
+        from tunelight.extras.scripts.style import script_file
+
         return hashlib.sha256(script_file(value).read_bytes()).hexdigest()[:16]
     while isinstance(value, functools.partial):
         value = value.func
@@ -160,71 +160,6 @@ def check_model(model: Any, data: Any = None) -> None:
 def _is_lightning(kind: type, name: str) -> bool:
     """Tell whether a class derives from Lightning's class of that name, of either flavour."""
     return any(base.__name__ == name and flavour_of_module(base.__module__) for base in kind.__mro__)
-
-
-# --- scripts ----------------------------------------------------------------------------------------------
-
-
-def script_file(script: str) -> Path:
-    """Return the file of a script, which is a path or the name of a module. Raises: SettingsError."""
-    path = Path(script)
-    if path.is_file():
-        return path.absolute()
-    if script.endswith(".py") or "/" in script or not all(part.isidentifier() for part in script.split(".")):
-        beside = [other.name for other in path.parent.glob("*.py")]
-        raise SettingsError(f"There is no script {script}.{guess(path.name, beside)} Give its path, or its module.")
-    try:
-        found = importlib.util.find_spec(script)
-        if found is not None and found.submodule_search_locations is not None:
-            found = importlib.util.find_spec(f"{script}.__main__") or found
-        if found is not None and found.origin is not None and found.origin.endswith(".py"):
-            return Path(found.origin)
-    except ModuleNotFoundError:
-        pass  # a package that the name begins with is missing
-    raise SettingsError(
-        f"There is no file and no module {script!r} to run. Give a script's path, train.py for example."
-    )
-
-
-_NOT_BESIDE = sys.stdlib_module_names | {"tunelight"}
-"""Modules that a script does not bring."""
-
-
-@functools.lru_cache(maxsize=200)
-def _compiled(file: Path, _changed: int) -> tuple[CodeType, tuple[str, ...]]:
-    code = compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
-    return code, tuple(imports(code))
-
-
-def script_code(script: str, most: int = 100) -> Iterator[tuple[Path, CodeType]]:
-    """Yield a script's file with its code, then those of the modules that it imports from beside it.
-
-    Those are found by their names, without running any. ``most``: how many files are read. Raises: SettingsError for a
-    script that cannot be compiled.
-    """
-    known: set[Path] = set()
-    files = [script_file(script)]
-    roots = [files[0].parent, Path.cwd()]
-    while files and len(known) < most:
-        file = files.pop(0)
-        if file in known:
-            continue
-        known.add(file)
-        try:
-            code, imported = _compiled(file, file.stat().st_mtime_ns)
-        except (SyntaxError, ValueError) as error:  # ValueError: a null byte
-            if len(known) > 1:
-                continue
-            line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-            raise SettingsError(
-                f"{file}{line}: the script does not compile: {getattr(error, 'msg', error)}."
-            ) from error
-        yield file, code
-        for name in imported:
-            if name.partition(".")[0] in _NOT_BESIDE:
-                continue
-            for path in (root.joinpath(*name.split(".")) for root in roots):
-                files += [one for one in (path.with_suffix(".py"), path / "__init__.py") if one.is_file()]
 
 
 # --- which package of Lightning -----------------------------------------------------------------------------
@@ -360,25 +295,20 @@ def imports(code: CodeType) -> Iterator[str]:
             yield from imports(constant)
 
 
-def find_unpicklable(
-    value: Any,
-    dumps: Callable[[Any], object],
-    parts: Callable[[Any], Iterable[tuple[str, Any]]] = parts_of,
-    limit_s: float = 5.0,
-) -> tuple[list[str], Any, Exception | None]:
+def find_unpicklable(value: Any, dumps: Callable[[Any], object]) -> tuple[list[str], Any, Exception | None]:
     """Find the innermost part that ``dumps`` fails on, in a value that it has failed on.
 
     Returns: the labels that lead to it, the part, and its error (None where that is the value itself). What was found
-    after ``limit_s`` seconds is returned.
+    after five seconds is returned.
     """
-    end = time.monotonic() + limit_s
+    end = time.monotonic() + 5
     labels: list[str] = []
     reason: Exception | None = None
     seen = {id(value): value}  # keeps the parts, so that no later object gets the id of one that was seen
     searching = True
     while searching:
         searching = False
-        for label, part in itertools.islice(parts(value), _MOST_PARTS):
+        for label, part in itertools.islice(parts_of(value), _MOST_PARTS):
             if time.monotonic() > end:
                 break
             if id(part) in seen:

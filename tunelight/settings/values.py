@@ -22,8 +22,7 @@ from tunelight.messages import Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.settings import checks
 from tunelight.settings.backends import Backend, check_backend
-from tunelight.settings.checks import check_datasets
-from tunelight.settings.code import Style, find_flavour, script_code
+from tunelight.settings.code import Style, find_flavour
 
 # ruff: noqa: RUF009 - the calls return dataclass fields
 
@@ -198,7 +197,7 @@ class Settings:
         None, checks.style, "How the script reads hyperparameters: argparse, fire, lightning (LightningCLI) or hydra."
     )
     datasets: Mapping[str, Any] | None = _setting(
-        None, check_datasets, "Data of Ray Data by name: {train: {parquet: path}}."
+        None, checks.datasets, "Data of Ray Data by name: {train: {parquet: path}}."
     )
     data_cpus: float | None = _setting(
         None, _not_negative, "CPUs kept free of trials, to preprocess datasets: 1 where there are any."
@@ -277,8 +276,11 @@ class Settings:
     def lightning(self) -> Flavour:
         """The package of Lightning that the code is written with. Raises: TrainFunctionError if that is unclear."""
         code = {name: getattr(self, name) for name in ("model", "data", "train")}
-        files = () if self.script is None else script_code(self.script)
-        return find_flavour({**code, **{file.name: found for file, found in files}})
+        if self.script is not None:
+            from tunelight.extras.scripts.style import script_code
+
+            code |= {file.name: found for file, found in script_code(self.script)}
+        return find_flavour(code)
 
     @property
     def objectives(self) -> tuple[tuple[str, Mode], ...]:

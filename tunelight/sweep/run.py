@@ -55,7 +55,7 @@ from tunelight.results import SweepResults
 from tunelight.settings import Checkpoints, Mode, Settings
 from tunelight.settings.backends import Backend
 from tunelight.settings.checks import flatten
-from tunelight.settings.code import Style, script_file
+from tunelight.settings.code import Style
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
 from tunelight.stores import delete
@@ -570,6 +570,8 @@ def claimed(sweep: PreparedSweep, past: SavedSweep | None) -> Iterator[PreparedS
 def default_name(settings: Settings) -> str:
     """Return what a sweep is called that was given no name."""
     if settings.script is not None:
+        from tunelight.extras.scripts.style import script_file
+
         return script_file(settings.script).stem
     return str(getattr(settings.train or settings.model, "__name__", "sweep")).strip("<>")
 

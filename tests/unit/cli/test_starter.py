@@ -127,9 +127,6 @@ LR_SCRIPT = (
         ("loguniform(1e-4, 1e-1)", {"loguniform": [1e-4, 0.1]}),
         ("choice(adam, sgd)", {"choice": ["adam", "sgd"]}),
         ("choice([a, 'b c'])", {"choice": ["a", "b c"]}),
-        ("interval(0, 1)", {"uniform": [0, 1]}),
-        ("range(1, 7, 2)", {"choice": [1, 3, 5]}),
-        ("range(0, 1, 0.25)", {"choice": [0, 0.25, 0.5, 0.75]}),
         ("a,b", {"choice": ["a", "b"]}),
         ("0.1", 0.1),
         ("adam", "adam"),
@@ -150,8 +147,7 @@ def test_a_domain_is_read_from_text(text: str, domain: Any) -> None:
         (["lr=sample_from(print)"], "there is no domain 'sample_from'"),
         (["lr=choice([1)"], "not valid YAML: while parsing a flow sequence"),
         (["lr=loguniform(1e-4 1e-1)"], "commas stand between arguments: loguniform(1e-4, 1e-1)"),
-        (["lr=range(a, b)"], "a range is range(stop)"),
-        (["lr=range(3, 1)"], "a range has one value or more"),
+        (["lr=range(1, 3)"], "there is no domain 'range'"),
     ],
 )
 def test_a_word_that_is_no_domain_is_refused(words: list[str], said: str) -> None:

@@ -10,9 +10,10 @@ import pytest
 import ray
 from ray._private.accelerators import NvidiaGPUAcceleratorManager
 
-from tunelight.cluster.connect import _check_versions, nodes_of
+from tunelight.cluster.connect import _check_versions
 from tunelight.cluster.local import for_job, for_workers
 from tunelight.errors import ResourceError
+from tunelight.extras.check import nodes_of
 
 HERE = platform.python_version()
 

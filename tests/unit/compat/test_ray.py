@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import ast
 import inspect
-import random
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -109,43 +107,3 @@ def test_variables_of_the_environment():
     assert constants.RAY_JOB_CONFIG_JSON_ENV_VAR == names.JOB_VARIABLE
     assert constants.RAY_RUNTIME_ENV_PLUGINS_ENV_VAR == names.PLUGINS_VARIABLE
     assert {name for name in names.TUNE_ENVIRONMENT if name.startswith("TUNE")} <= set(TUNE_ENV_VARS)
-
-
-# --- Ray Data -----------------------------------------------------------------------------------------------
-
-
-class Blocks:
-    """Stands in for a dataset: keeps what it is shuffled by."""
-
-    def randomize_block_order(self, *, seed: Any) -> Blocks:
-        self.seed = seed
-        return self
-
-
-def test_blocks_are_shuffled_by_seed_and_number_of_the_pass():
-    data = pytest.importorskip("ray.data")
-    seed = names.shuffled_each_pass(Blocks(), 5, 0).seed
-    if hasattr(data, "RandomSeedConfig"):
-        from ray.data._internal.random_config import get_single_integer_random_seed
-
-        def order(config: Any, epoch: int) -> Any:
-            context: Any = SimpleNamespace()
-            names.start_at_pass(context, epoch)
-            return get_single_integer_random_seed(config, context)
-
-        orders = [order(seed, epoch) for epoch in range(3)]
-        assert orders == [order(names.shuffled_each_pass(Blocks(), 5, 0).seed, epoch) for epoch in range(3)]
-    else:
-        orders = _orders(seed, 3)
-        assert orders[1:] == _orders(names.shuffled_each_pass(Blocks(), 5, 1).seed, 2)
-    assert len(set(orders)) == 3
-
-
-def _orders(seed: Any, passes: int) -> list[tuple[int, ...]]:
-    """Return the orders of blocks in which Ray Data before 2.55 reads a dataset."""
-    found = []
-    for _ in range(passes):
-        generator = random.Random()
-        generator.seed(seed)
-        found.append(tuple(generator.sample(range(100), 100)))
-    return found

@@ -15,9 +15,8 @@ import tunelight as tl
 from tests.kit.recording import Sweep, Tune, queued
 from tunelight.compat.optuna import constraints_of
 from tunelight.errors import SettingsError
+from tunelight.extras.optuna import KINDS, OptunaSearcher
 from tunelight.record import read_lines
-from tunelight.searchers import OptunaSearcher
-from tunelight.searchers.optuna import KINDS
 from tunelight.space import SearchSpace
 from tunelight.space.kinds import kind_of
 from tunelight.sweep.replay import replay_searcher

@@ -19,9 +19,10 @@ from tests.unit.searchers.test_optuna import FLAT, counts, report
 from tunelight.compat.optuna import constraints_of
 from tunelight.errors import SettingsError, StorageError
 from tunelight.extras.earlier import read_earlier
+from tunelight.extras.optuna import OptunaSearcher
 from tunelight.record import read_sweep_file
 from tunelight.schedulers import GangPBT
-from tunelight.searchers import GridSearcher, OptunaSearcher, RandomSearcher
+from tunelight.searchers import GridSearcher, RandomSearcher
 from tunelight.searchers.choose import build_searcher, count_trials
 from tunelight.searchers.random import all_of
 from tunelight.settings import Settings

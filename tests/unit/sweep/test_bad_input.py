@@ -25,9 +25,9 @@ from tunelight.errors import (
     TunelightError,
 )
 from tunelight.extras.digits import DigitsClassifier
+from tunelight.extras.optuna import make_sampler
 from tunelight.record import to_yaml
 from tunelight.resources import fitted, reserve
-from tunelight.searchers.optuna import make_sampler
 from tunelight.settings import Settings
 from tunelight.space.check import check_settings
 from tunelight.space.files import Loader, read_value

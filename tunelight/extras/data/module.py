@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from tunelight.compat.lightning import gang_strategy, pl
-from tunelight.compat.ray import arrow_to_tensors, torch_batches
 from tunelight.errors import DataError, SettingsError, known_arguments, unknown
+from tunelight.extras.data.ray_data import arrow_to_tensors, torch_batches
 from tunelight.extras.data.server import task_errors
 from tunelight.extras.data.shards import Preprocess, close_shard, in_sweep, open_full, open_shard, seed_of_order
 from tunelight.lightning.exact.eval_shards import Dealable, Limit, StreamShare, batches_kept

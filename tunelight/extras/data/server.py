@@ -11,11 +11,12 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunelight.compat.ray import is_materialized
-from tunelight.errors import HOW_TO_GET_DATA, DataError
+from tunelight.errors import DataError, SettingsError, unknown
+from tunelight.extras.data.ray_data import is_materialized
 from tunelight.messages import DatasetHandle
 
 if TYPE_CHECKING:
@@ -26,6 +27,51 @@ if TYPE_CHECKING:
 _CHECK_LIMIT_S = 30.0
 _CHECKED_FILES = 1000
 """Parquet files whose columns and rows are checked before a sweep, which takes milliseconds each."""
+HOW_TO_GET_DATA = (
+    "Ray Data reads and moves data as Arrow tables, and pyarrow is not installed. Install it with: "
+    "pip install 'tunelight[data]'"
+)
+SOURCES = ("parquet",)
+"""Formats that can be given as {format: path}."""
+
+
+def check_datasets(name: str, value: Any) -> dict[str, Any]:
+    """Return datasets by name: Ray Data's as they are, a path as {"parquet": path}. Raises: SettingsError."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) and key for key in value):
+        raise SettingsError(
+            f"{name} must be datasets by name, {{'train': ray.data.read_parquet(...), 'val': {{'parquet': path}}}}, "
+            f"not {value!r}."
+        )
+    if value and find_spec("pyarrow") is None:
+        raise SettingsError(f"{name}: {HOW_TO_GET_DATA}")
+    return {key: _source(f"{name}[{key!r}]", one) for key, one in value.items()}
+
+
+def is_dataset(value: Any) -> bool:
+    """Tell whether an object is a Ray Data dataset, without importing Ray."""
+    return any(base.__name__ == "Dataset" and base.__module__.startswith("ray.data") for base in type(value).__mro__)
+
+
+def _source(where: str, value: Any) -> Any:
+    if is_dataset(value):
+        return value
+    if isinstance(value, str | os.PathLike):
+        value = {"parquet": value}
+    if not isinstance(value, Mapping) or len(value) != 1:
+        raise SettingsError(
+            f"{where} must be a dataset of Ray Data (ray.data.read_parquet(path)), or {{'parquet': path}}, not "
+            f"{value!r}."
+        )
+    ((kind, path),) = value.items()
+    if kind not in SOURCES:
+        raise SettingsError(
+            f"{unknown(f'{where}: there is no source', kind, SOURCES)} Give others as a dataset of Ray Data "
+            "(ray.data.read_csv(path))."
+        )
+    paths = path if isinstance(path, list | tuple) else [path]
+    if not paths or not all(isinstance(one, str | os.PathLike) and os.fspath(one) for one in paths):
+        raise SettingsError(f"{where}: {kind} must be the path of a file or folder, or a list of them, not {path!r}.")
+    return {kind: [os.fspath(one) for one in paths] if isinstance(path, list | tuple) else os.fspath(path)}
 
 
 class DatasetServer:
@@ -177,23 +223,13 @@ def _check_columns(name: str, files: list[str]) -> None:
                 f"The files of the dataset {name!r} have unequal columns: {differ} is only in one of {files[0]} and "
                 f"{file}, and rows of the other would lack it. Write them alike, or read them as two datasets."
             )
-        for field in schema:
-            if (other := first.field(field.name).type) != field.type and not _compatible(other, field.type):
-                raise DataError(
-                    f"The files of the dataset {name!r} have columns of unequal types: {field.name} is {other} in "
-                    f"{files[0]}, and {field.type} in {file}. Write them alike."
-                )
-
-
-def _compatible(type_a: Any, type_b: Any) -> bool:
-    """Tell whether Ray Data can combine columns of two types, as int32 and int64."""
-    import pyarrow as pa
-
-    try:
-        pa.unify_schemas([pa.schema([("x", kind)]) for kind in (type_a, type_b)], promote_options="permissive")
-    except pa.ArrowException:
-        return False
-    return True
+        try:
+            pa.unify_schemas([first, schema], promote_options="permissive")  # as Ray Data does: int32 with int64
+        except pa.ArrowException as error:
+            raise DataError(
+                f"The files of the dataset {name!r} have columns of unequal types: {files[0]} and {file}: {error} "
+                "Write them alike."
+            ) from error
 
 
 def _check_reach(name: str, files: list[str]) -> None:

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tunelight.compat.ray import is_materialized, shuffled_each_pass, split_coordinator, start_at_pass
 from tunelight.errors import DataError, unknown
+from tunelight.extras.data.ray_data import is_materialized, shuffled_each_pass, split_coordinator, start_at_pass
 from tunelight.extras.data.server import check_rows, materialized, ray_data, task_errors
 from tunelight.session.session import Session, current
 

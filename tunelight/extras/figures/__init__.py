@@ -33,7 +33,6 @@ from tunelight.extras.figures.data import (
     is_wide,
     judged_by,
     nothing,
-    progress,
     rung_names,
     rung_reached,
     same_epoch,
@@ -45,11 +44,11 @@ from tunelight.extras.figures.data import (
     values_of,
 )
 from tunelight.record import metric_value, ranked, read_sweep_file
+from tunelight.record.view import progress
 from tunelight.results.trial import counted, ordinal
 
 if TYPE_CHECKING:
-    from tunelight.extras.figures.data import Sweep, Values
-    from tunelight.results.trial import TrialResult
+    from tunelight.results import SweepResults, TrialResult
 
 
 __all__ = [
@@ -66,7 +65,7 @@ _MOST_POINTS: Final = 120_000
 """Of all curves together; above it, they are thinned out evenly, except for first, best and last points."""
 
 
-def history(results: Sweep, metric: str | None = None, mode: str | None = None) -> go.Figure:
+def history(results: SweepResults, metric: str | None = None, mode: str | None = None) -> go.Figure:
     """Draw each trial's best value, in order of creation, and the best of the sweep so far.
 
     Args:
@@ -109,7 +108,7 @@ def history(results: Sweep, metric: str | None = None, mode: str | None = None) 
     return made
 
 
-def learning_curves(results: Sweep, metric: str | None = None, mode: str | None = None) -> go.Figure:
+def learning_curves(results: SweepResults, metric: str | None = None, mode: str | None = None) -> go.Figure:
     """Draw every trial's reports, coloured by the number of rungs that it reached, or by its state without rungs.
 
     Args:
@@ -182,7 +181,7 @@ def _thinned(x: Values, y: Values, step: int, mode: str) -> tuple[Values, Values
     return x[kept], y[kept]
 
 
-def _groups(results: Sweep, trials: list[TrialResult]) -> Iterator[tuple[str, str, set[str]]]:
+def _groups(results: SweepResults, trials: list[TrialResult]) -> Iterator[tuple[str, str, set[str]]]:
     """Yield (name, colour, trial ids): by rungs, else by states."""
     rungs = rung_names(results)
     numbers = {trial.id: rung_reached(results, trial.history) for trial in trials}
@@ -239,7 +238,7 @@ class _Judged:
         return "" if self.columns else "All trials have the same configuration."
 
 
-def _judge(results: Sweep, metric: str | None, *, at_same_epoch: bool = False) -> _Judged:
+def _judge(results: SweepResults, metric: str | None, *, at_same_epoch: bool = False) -> _Judged:
     metric, mode = chosen_metric(results, metric), results.mode
     epoch, values = same_epoch(results, metric, mode) if at_same_epoch else (0, values_of(results, metric, mode))
     there = np.isfinite(values)
@@ -287,7 +286,7 @@ def _note(judged: _Judged, most: int, *hints: str) -> str:
     return "; ".join(filter(None, parts))
 
 
-def slices(results: Sweep, metric: str | None = None) -> go.Figure:
+def slices(results: SweepResults, metric: str | None = None) -> go.Figure:
     """Draw each trial's best value over the value of each key that it has. Raises: MetricError."""
     judged = _judge(results, metric)
     title = f"Slices: best {text(judged.metric)} over each key by itself"
@@ -324,7 +323,7 @@ def _ticks(column: Column) -> dict[str, Any]:
     return {"tickvals": numbers.tolist()} if len(numbers) <= 5 else {"nticks": 6}
 
 
-def importances(results: Sweep, metric: str | None = None, evaluator: Evaluator = "fanova") -> go.Figure:
+def importances(results: SweepResults, metric: str | None = None, evaluator: Evaluator = "fanova") -> go.Figure:
     """Draw how much of the differences between trials each key explains, by Optuna.
 
     Trials are compared at the same epoch: by their best value up to the last one that most of them came to. The figure
@@ -361,7 +360,7 @@ def importances(results: Sweep, metric: str | None = None, evaluator: Evaluator 
     return made.update_layout(height=160 + 30 * len(weights))
 
 
-def _weighed(results: Sweep, metric: str | None, evaluator: Evaluator) -> tuple[_Judged, list[Importance], str]:
+def _weighed(results: SweepResults, metric: str | None, evaluator: Evaluator) -> tuple[_Judged, list[Importance], str]:
     """Return the trials as importances compare them, the importances, largest first, and why there are none."""
     judged = _judge(results, metric, at_same_epoch=True).at_most(MOST)
     weights, why = importances_of(judged.columns, judged.values, judged.mode, evaluator)

@@ -8,8 +8,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +16,15 @@ import plotly.graph_objects as go
 
 from tunelight.compat.optuna import quiet
 from tunelight.errors import MetricError, unknown
-from tunelight.record import OUTCOMES, SweepState, is_better, metric_value
-from tunelight.record.view import numbers_in
+from tunelight.record import OUTCOMES, is_better
+from tunelight.record.view import finite, numbers_in, progress
 from tunelight.settings.checks import flatten
 from tunelight.space.kinds import even_scales
 
 if TYPE_CHECKING:
     from optuna import Study
 
-    from tunelight.results.trial import TrialResult
+    from tunelight.results import SweepResults, TrialResult
 
 
 _MOST_TRIALS: Final = 2 / 3
@@ -34,40 +33,12 @@ MISSING: Final = object()
 """The value of a key that a configuration lacks, because it is conditional."""
 
 
-class Sweep(Protocol):
-    """The part of :class:`tunelight.results.SweepResults` that figures read; that class draws them itself."""
-
-    @property
-    def folder(self) -> Path:
-        """The sweep's folder."""
-
-    @property
-    def trials(self) -> Sequence[TrialResult]:
-        """The trials of the search, in order of creation."""
-
-    @property
-    def record(self) -> SweepState:
-        """The recorded state."""
-
-    @property
-    def metric(self) -> str | None:
-        """The metric that trials are judged by; the first of several."""
-
-    @property
-    def mode(self) -> str:
-        """Which values are better: min or max."""
-
-    @property
-    def objectives(self) -> Sequence[tuple[str, str]]:
-        """All metrics that trials are judged by, each with its mode."""
-
-
-def judged_by(results: Sweep) -> tuple[str, str]:
+def judged_by(results: SweepResults) -> tuple[str, str]:
     """Return the sweep's metric and mode; of several, the first."""
     return results.metric or "metric", results.mode
 
 
-def metrics_of(results: Sweep) -> list[str]:
+def metrics_of(results: SweepResults) -> list[str]:
     """Return the names of all reported numbers, in order; nested ones as ``outer/inner``."""
     names: dict[str, None] = {}
     for trial in list(results.record.trials.values()):
@@ -76,7 +47,7 @@ def metrics_of(results: Sweep) -> list[str]:
     return list(names)
 
 
-def chosen_metric(results: Sweep, metric: str | None) -> str:
+def chosen_metric(results: SweepResults, metric: str | None) -> str:
     """Return a metric that was reported or that the sweep is judged by, by default the first. Raises: MetricError."""
     first, _ = judged_by(results)
     if metric in (None, first):
@@ -89,7 +60,7 @@ def chosen_metric(results: Sweep, metric: str | None) -> str:
     return str(metric)
 
 
-def values_of(results: Sweep, metric: str | None = None, mode: str | None = None) -> Values:
+def values_of(results: SweepResults, metric: str | None = None, mode: str | None = None) -> Values:
     """Return each trial's best value of a metric (default: the sweep's); NaN if there is none."""
     first, how = judged_by(results)
     if metric is None or (metric == first and mode in (None, how)):
@@ -100,25 +71,20 @@ def values_of(results: Sweep, metric: str | None = None, mode: str | None = None
 def _best_of(history: Iterable[Mapping[str, Any]], metric: str, mode: str) -> float:
     best = math.nan
     for report in history:
-        value = _finite(report, metric)
+        value = finite(report, metric)
         if value is not None and (math.isnan(best) or is_better(value, best, mode)):
             best = value
     return best
 
 
-def _finite(report: Mapping[str, Any], metric: str) -> float | None:
-    value = metric_value(report, metric)
-    return value if value is not None and math.isfinite(value) else None
-
-
-def same_epoch(results: Sweep, metric: str, mode: str) -> tuple[int, Values]:
+def same_epoch(results: SweepResults, metric: str, mode: str) -> tuple[int, Values]:
     """Return the last epoch that most trials reached, and each trial's best value up to it; NaN for those that did not.
 
     A trial that was stopped early had less time to improve than others, so that values of different epochs would tell
     of the scheduler rather than of the configurations. Epochs are counted from 1; reports without one count themselves.
     """
     curves = [
-        [(progress(report), value) for report in trial.history if (value := _finite(report, metric)) is not None]
+        [(progress(report), value) for report in trial.history if (value := finite(report, metric)) is not None]
         for trial in results.trials
     ]
     reached = sorted((curve[-1][0] for curve in curves if curve), reverse=True)
@@ -133,18 +99,12 @@ def same_epoch(results: Sweep, metric: str, mode: str) -> tuple[int, Values]:
     return epoch, np.array(best, dtype=float)
 
 
-def failed_in(results: Sweep) -> Values:
+def failed_in(results: SweepResults) -> Values:
     """Return which trials failed, as booleans; those are never the best."""
     return np.array([trial.failed for trial in results.trials], dtype=bool)
 
 
-def progress(report: Mapping[str, Any]) -> int:
-    """Return how many epochs were trained at a report; if it does not say, its number."""
-    epoch = report.get("epoch")
-    return epoch + 1 if isinstance(epoch, int) else int(report.get("training_iteration") or 0)
-
-
-def rung_names(results: Sweep) -> list[str]:
+def rung_names(results: SweepResults) -> list[str]:
     """Return the rungs as a legend names them: "rung 2 of 3 (epoch 4)"; none if they are not known."""
     rungs = results.record.sweep.get("rungs") or {}
     by, at = str(rungs.get("by")), rungs.get("at") or []
@@ -154,7 +114,7 @@ def rung_names(results: Sweep) -> list[str]:
     return [f"rung {number} of {len(at)} ({text(by)} {place:g})" for number, place in enumerate(at, start=1)]
 
 
-def rung_reached(results: Sweep, history: Sequence[Mapping[str, Any]]) -> int | None:
+def rung_reached(results: SweepResults, history: Sequence[Mapping[str, Any]]) -> int | None:
     """Return how many rungs a trial with this history has reached; None if that is unknown."""
     rungs = results.record.sweep.get("rungs")
     if not rungs or not rungs["at"]:

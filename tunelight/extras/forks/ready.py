@@ -1,17 +1,21 @@
-"""Says where workers are forked in place of being started, and starts the server ahead of the first of them."""
+"""Says where workers are forked in place of being started, and starts the server ahead of the first of them.
+
+The server imports this before it forks: a fork of it has to be fit to be Ray's worker.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tunelight.extras.forks import setup_worker
 
@@ -19,7 +23,7 @@ VARIABLE = "TUNELIGHT_FORK"
 """Set to 0, it lets Ray start each worker as a new Python."""
 _FIRST = ("torch", "torch.distributed", "numpy", "pandas", "pyarrow", "cloudpickle", "fsspec")
 _LATER = (
-    "tunelight.compat.ray:import_for_forks",
+    "tunelight.extras.forks.ready:import_for_forks",
     "ray",
     "ray.tune",
     "ray._private.node",
@@ -70,3 +74,43 @@ class ForkServer:
     def remove(self) -> None:
         """Delete this machine's folder, once Ray has ended; servers end by themselves."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def import_for_forks(import_the_rest: Callable[[], object]) -> str | None:
+    """Import Ray and ``the_rest`` in a process that will fork; return why its forks would not do, or None.
+
+    Ray draws an ID for each class of actors that is defined, in C++. That seeds a generator, which all forks would go
+    on with: they would be workers of the same IDs. So these IDs are drawn in Python meanwhile. Read in ``ray.actor`` of
+    2.43.0 and 2.60.0.
+    """
+    import ray.actor
+
+    real = ray.actor.ActorClassID
+
+    class DrawnInPython:
+        @staticmethod
+        def from_random() -> Any:
+            return real(os.urandom(real.size()))
+
+    setattr(ray.actor, "ActorClassID", DrawnInPython)  # noqa: B010 - mypy knows it as a type
+    try:
+        import_the_rest()
+    finally:
+        setattr(ray.actor, "ActorClassID", real)  # noqa: B010
+    return "forks would draw the same IDs" if _id_of_a_fork() == _id_of_a_fork() else None
+
+
+def _id_of_a_fork() -> bytes:
+    """Return the ID that a fork of this process draws first. Read in 2.60.0."""
+    import ray
+
+    ours, theirs = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.write(theirs, ray.NodeID.from_random().binary())
+        os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as answer:
+        drawn = answer.read()
+    with contextlib.suppress(ChildProcessError):  # a handler of SIGCHLD was first
+        os.waitpid(pid, 0)
+    return drawn

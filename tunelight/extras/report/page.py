@@ -8,7 +8,6 @@ import html
 import importlib.util
 import json
 import os
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
@@ -196,8 +195,6 @@ def _in_script(value: Any) -> str:
 # --- Write figures as pictures, with kaleido and a browser ----------------------------------------
 
 
-_LIMIT_S = 180.0
-"""A browser starts in seconds; one that hangs must not block its caller for ever."""
 _KINDS = ("png", "svg", "pdf", "jpeg", "webp")
 _HOW = (
     "Plotly draws pictures with kaleido and a Chrome or Chromium: pip install 'tunelight[png]', and have one of those "
@@ -214,8 +211,8 @@ def write_image(
     Args:
         width, height: in CSS pixels (height: the figure's own). scale: picture's pixels for each of them.
 
-    Raises: ReportError for another suffix, without kaleido or a browser, where that does not answer within 180 s, or
-        where the file cannot be written.
+    Raises: ReportError for another suffix, without kaleido or a browser, where that does not answer within kaleido's
+        90 s, or where the file cannot be written.
     """
     target = Path(path).expanduser().absolute()
     kind = target.suffix.lower().lstrip(".").replace("jpg", "jpeg")
@@ -228,36 +225,16 @@ def write_image(
         raise ReportError(f"{target.name} cannot be drawn: kaleido is not installed. {_HOW}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _within_limit(
-            figure, target, format=kind, width=width, height=height or figure.layout.height or 460, scale=scale
-        )
+        height = height or figure.layout.height or 460
+        figure.write_image(target, format=kind, width=width, height=height, scale=scale)
     except TimeoutError as error:
-        raise ReportError(f"{target.name} was not drawn: {error}. Try again; {_HOW}") from error
+        raise ReportError(f"{target.name} was not drawn: the browser did not answer. Try again; {_HOW}") from error
     except OSError as error:
         raise ReportError(f"{target} cannot be written: {error}.") from error
     except Exception as error:  # kaleido and its browser fail with classes of their own
         said = " ".join(str(error).split()).rstrip(".")
         raise ReportError(f"{target.name} cannot be drawn: {type(error).__name__}: {said}. {_HOW}") from error
     return target
-
-
-def _within_limit(figure: Any, target: Path, **how: Any) -> None:
-    """Draw in a thread, since the browser may hang. Raises: the thread's exception; TimeoutError."""
-    failed: list[Exception] = []
-
-    def draw() -> None:
-        try:
-            figure.write_image(target, **how)
-        except Exception as error:  # noqa: BLE001 - raised again where it is waited for
-            failed.append(error)
-
-    thread = threading.Thread(target=draw, name="tunelight-picture", daemon=True)
-    thread.start()
-    thread.join(_LIMIT_S)
-    if thread.is_alive():
-        raise TimeoutError(f"the browser did not answer within {_LIMIT_S:.0f} s")
-    if failed:
-        raise failed[0]
 
 
 # --- The sections of a sweep's page and of a trial's, as plain data that the page's script lays out -------

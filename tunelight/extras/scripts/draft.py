@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
 from tunelight.errors import SettingsError, last_line
-from tunelight.extras.scripts.style import Option
-from tunelight.settings.code import script_code
+from tunelight.extras.scripts.style import Option, script_code
 
 _RATES: Final = ("lr", "wd", "learning_rate", "learningrate", "weight_decay")
 _SHARES: Final = {"dropout": 0.5, "drop": 0.5, "momentum": 0.99}
@@ -80,14 +79,14 @@ def _domain(option: Option) -> str | None:
     """Return the domain of an option, as YAML; None for one that is not searched."""
     name = option.key.lower()
     words = set(re.split(r"[._\-]+", name))
-    if words & {*_LEFT.split()} or option.kind in ("many", "again", "count"):
+    if words & {*_LEFT.split()} or option.kind in ("many", "again"):
         return None
     default = option.default
     if option.choices:
         return _choice(option.choices) if len(option.choices) > 1 else None
     if option.kind in ("flag", "off", "both") or isinstance(default, bool):
-        if option.kind == "value" and not option.spoken.get("False"):
-            return None  # type=bool: every word but the empty one is true
+        if option.kind == "value" and not option.reads_truth:
+            return None  # to many a type every word but the empty one is true
         return _choice((True, False)) if default is None or isinstance(default, bool) else None
     if isinstance(default, bool) or not isinstance(default, int | float) or not abs(default) < float("inf"):
         return None
@@ -190,7 +189,6 @@ class Read(NamedTuple):
         strict: whether the parser refuses what is none of its options.
         abbreviates: whether it takes the beginning of an option's name for the option.
         command: the subcommand whose options they are, where the arguments name none: LightningCLI's fit.
-        refused: what the parser says against the arguments themselves; empty where they are well.
     """
 
     options: tuple[Option, ...] | None
@@ -198,7 +196,6 @@ class Read(NamedTuple):
     strict: bool = True
     abbreviates: bool = False
     command: str = ""
-    refused: str = ""
 
 
 def read_options(file: Path, module: str | None, args: Sequence[str], limit_s: float = LIMIT_S) -> Read:

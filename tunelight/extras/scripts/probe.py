@@ -1,18 +1,19 @@
 """What a process runs to read a script's options: the script, up to where it parses its command line.
 
 It is started by its path, not as a module, and imports nothing but Python's own library: what it reads is to see no
-more of tunelight than the script imports by itself. `options.py` starts it.
+more of tunelight than the script imports by itself. `draft.py` starts it.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import contextlib
+import enum
 import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import itertools
 import json
 import os
 import runpy
@@ -20,21 +21,12 @@ import sys
 import traceback
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-
-def _load_parsers() -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location("_tunelight_parsers", Path(__file__).with_name("parsers.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-parsers: Any = _load_parsers()
+_MOST_CHOICES = 1000
+_SIMPLE = (int, float, str, bool, type(None))
 
 
 def main(request: Path) -> None:
@@ -79,10 +71,6 @@ class _Answer:
             known.setdefault(tuple(one["names"]), one)
         self.give(options=list(known.values()), strict=strict, **more)
 
-    def aside(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in another folder: a type that is tried may make files of the words that it gets."""
-        return contextlib.chdir(self._path.parent)
-
     def keep(self, found: Iterable[dict[str, Any]]) -> None:
         """Keep the options of a parser that takes its own and leaves the rest to a second one, which is to come."""
         self._kept += found
@@ -93,22 +81,6 @@ class _Answer:
             self.options((), strict=False)
         elif why:
             self.give(why=why)
-
-
-@contextlib.contextmanager
-def _nothing_written() -> Iterator[None]:
-    """Raise where a file is opened to write: the type of an argument may empty the file that it names."""
-    inside = [True]
-
-    def refuse(event: str, args: tuple[Any, ...]) -> None:
-        if event == "open" and inside and args[2] & (os.O_WRONLY | os.O_RDWR):
-            raise RuntimeError(f"{args[0]} would be written")
-
-    sys.addaudithook(refuse)  # for good: no hook can be taken away
-    try:
-        yield
-    finally:
-        inside.clear()
 
 
 def _is_the_command_line(args: Any) -> bool:
@@ -150,13 +122,11 @@ def _replace_argparse(answer: _Answer) -> None:
         if by is not parser:
             return  # it is one that another parser makes while it parses
         strict = strict or _refuses_the_rest(outer)
-        with answer.aside():
-            found = list(parsers.of_argparse(parser, sys.argv[1:]))
+        found = list(of_argparse(parser, sys.argv[1:]))
         if not strict and _parses_again(outer):
             answer.keep(found)
             return
-        refused = _refused_by_argparse(parser, strict=strict)
-        answer.options(found, strict=strict, abbreviates=getattr(parser, "allow_abbrev", True), refused=refused)
+        answer.options(found, strict=strict, abbreviates=getattr(parser, "allow_abbrev", True))
 
     for name in ("parse_known_args", "parse_known_intermixed_args"):
         _replaced(argparse.ArgumentParser, name, give)
@@ -177,36 +147,6 @@ def _parses_again(frame: types.FrameType) -> bool:
     return any(isinstance(one, ast.Attribute) and one.attr == "parse_args" for one in called)
 
 
-def _refused_by_argparse(parser: argparse.ArgumentParser, *, strict: bool) -> str:
-    """Return what a parser says against the arguments that it has, of which options that it requires may be missing."""
-    every = [parser]
-    for one in every:
-        for action in one._actions:
-            action.required = action.required and not action.option_strings
-            if isinstance(action, argparse._SubParsersAction):
-                every += {id(inner): inner for inner in action.choices.values()}.values()
-        for group in one._mutually_exclusive_groups:
-            group.required = False
-        one.error = _refuse  # type: ignore[method-assign]
-    parse = argparse.ArgumentParser.parse_known_args.__wrapped__  # type: ignore[attr-defined]
-    try:
-        with _nothing_written():
-            _, rest = parse(parser, sys.argv[1:])
-    except (_RefusedError, argparse.ArgumentError) as error:
-        return str(error)
-    except BaseException:  # noqa: BLE001 - the script will say it
-        return ""
-    return f"unrecognized arguments: {' '.join(rest)}" if strict and rest else ""
-
-
-class _RefusedError(Exception):
-    """What a parser says before it would end the process."""
-
-
-def _refuse(message: str) -> typing.NoReturn:
-    raise _RefusedError(message)
-
-
 # --- jsonargparse, and LightningCLI on it -----------------------------------------------------------------
 
 
@@ -214,7 +154,7 @@ def _replace_jsonargparse(module: types.ModuleType, answer: _Answer) -> None:
     def give(parser: Any, *, strict: bool) -> None:
         commands = [one for action in parser._actions for one in getattr(action, "_name_parser_map", None) or ()]
         assumed = "fit" if "fit" in commands and not {*commands} & {*sys.argv[1:]} else ""
-        answer.options(parsers.of_jsonargparse(parser, sys.argv[1:]), strict=strict, command=assumed)
+        answer.options(of_jsonargparse(parser, sys.argv[1:]), strict=strict, command=assumed)
 
     _replaced(module.ArgumentParser, "parse_args", functools.partial(give, strict=True))
     parse = module.ArgumentParser.parse_object
@@ -275,6 +215,144 @@ class _Importer(importlib.abc.MetaPathFinder):
 
         spec.loader.exec_module = run_and_replace  # type: ignore[method-assign]
         return spec
+
+
+# --- the options of a parser of argparse -------------------------------------------------------------------
+
+
+def of_argparse(parser: argparse.ArgumentParser, args: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the options of a parser, after those of its subcommand among the arguments."""
+    exclusive = {id(action) for group in parser._mutually_exclusive_groups for action in group._group_actions}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            chosen = next((word for word in args if word in action.choices), None)
+            if chosen is not None:
+                yield from of_argparse(action.choices[chosen], [*args][args.index(chosen) + 1 :])
+    for action in parser._actions:
+        if action.option_strings and not isinstance(action, _LEFT_OUT):
+            negatives = getattr(action, "negative_option_strings", None)  # simple-parsing's
+            if negatives is None and isinstance(action, argparse.BooleanOptionalAction):
+                negatives = [one for one in action.option_strings if one.startswith("--no-")]
+            kind = _kind(action)
+            yield {
+                "names": list(action.option_strings),
+                "negatives": negatives or [],
+                "dest": action.dest,
+                "kind": kind,
+                "type": _type_name(action.type),
+                "default": _plain(action.default),
+                "choices": _choices(action.choices),
+                "help": _help(parser, action),
+                "required": bool(action.required) and id(action) not in exclusive,
+                **({"const": _plain(action.const)} if kind == "flag" else {}),
+            }
+
+
+_LEFT_OUT = (argparse._HelpAction, argparse._VersionAction, argparse._SubParsersAction)
+
+
+def _kind(action: argparse.Action) -> str:
+    if isinstance(action, argparse.BooleanOptionalAction):
+        return "both"
+    if isinstance(action, argparse._AppendAction) and not isinstance(action, argparse._ExtendAction):
+        return "again"
+    if action.nargs == 0:
+        return "off" if action.const is False else "flag"
+    return "value" if action.nargs in (None, "?") else "many"
+
+
+def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    if not action.help or action.help == argparse.SUPPRESS:
+        return ""
+    try:
+        return parser._get_formatter()._expand_help(action)
+    except Exception:  # noqa: BLE001 - a help text with a lone percent sign: the script never shows it
+        return str(action.help)
+
+
+# --- those of jsonargparse, and of LightningCLI on it -------------------------------------------------------
+
+
+def of_jsonargparse(parser: Any, args: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the options of a parser, or of its subcommand in args; of fit where there is none."""
+    for action in parser._actions:
+        if (commands := getattr(action, "_name_parser_map", None)) is not None:
+            chosen = next((word for word in args if word in commands), "fit")
+            if chosen in commands:
+                yield from of_jsonargparse(commands[chosen], args)
+    elsewhere = bool(getattr(parser, "default_config_files", None) or getattr(parser, "default_env", False))
+    links = getattr(getattr(parser, "_links_group", None), "_group_actions", ())
+    targets = {action.target[0] for action in links}  # they get another option's value, and no other
+    for action in parser._actions:
+        ours = type(action).__name__.lstrip("_")
+        if not action.option_strings or ours.startswith(("Help", "ActionHelp", "ActionPrint", "ActionConfigLoad")):
+            continue
+        if action.dest in targets:
+            continue
+        hint = getattr(action, "_typehint", None)
+        kind = action.type if hint is None else hint
+        yield {
+            "names": list(action.option_strings),
+            "dest": action.dest,
+            "kind": _kind(action),
+            "type": _type_name(kind),
+            "default": _plain(action.default),
+            "choices": _choices(action.choices) or _choices_of_type(kind),
+            "help": "" if action.help in (None, argparse.SUPPRESS) else str(action.help),
+            "required": bool(action.required) and action.default is None and not elsewhere,
+            "nested": not _is_simple(kind),
+            "reads_truth": kind is bool,
+        }
+
+
+def _is_simple(hint: Any) -> bool:
+    """Tell whether values of a type are plain, so that no key goes below it."""
+    inner = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        return True
+    if inner:
+        return typing.get_origin(hint) in (typing.Union, types.UnionType) and all(map(_is_simple, inner))
+    return isinstance(hint, type) and issubclass(hint, (*_SIMPLE, enum.Enum))
+
+
+def _choices_of_type(hint: Any) -> list[Any]:
+    inner = [one for one in typing.get_args(hint) if one is not type(None)]
+    if typing.get_origin(hint) is typing.Literal:
+        return [_plain(one) for one in inner if one is not None]
+    if len(inner) == 1 and typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return _choices_of_type(inner[0])
+    return [one.name for one in hint] if isinstance(hint, type) and issubclass(hint, enum.Enum) else []
+
+
+# --- plain data -------------------------------------------------------------------------------------------
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON holds it, or else as its text; None for what stands for no value."""
+    if value is argparse.SUPPRESS or type(value).__name__ == "Sentinel":
+        return None
+    if isinstance(value, enum.Enum):
+        value = value.value if isinstance(value.value, _SIMPLE) else value.name
+    try:
+        return json.loads(json.dumps(value))
+    except (TypeError, ValueError, RecursionError):
+        return getattr(value, "__name__", None) or str(value)
+
+
+def _choices(given: Any) -> list[Any]:
+    try:
+        found = list(itertools.islice(given or (), _MOST_CHOICES + 1))
+    except TypeError:
+        return []
+    return [] if len(found) > _MOST_CHOICES else [_plain(one) for one in found]
+
+
+def _type_name(kind: Any) -> str:
+    if kind is None:
+        return ""
+    if typing.get_args(kind):
+        return str(kind).replace("typing.", "")
+    return str(getattr(kind, "__name__", type(kind).__name__))
 
 
 if __name__ == "__main__":

@@ -20,9 +20,9 @@ from tunelight.extras.scripts.style import (
     Option,
     find_style,
     imported_by,
-    option_for,
     parsers_of,
     reports_itself,
+    script_file,
     spell,
     spell_one,
     spell_within,
@@ -31,7 +31,7 @@ from tunelight.extras.scripts.style import (
 from tunelight.session.session import Session, get_session
 from tunelight.settings import SETTINGS, Settings, check_setting
 from tunelight.settings.checks import flatten, plain_setting
-from tunelight.settings.code import Style, script_file
+from tunelight.settings.code import Style
 
 if TYPE_CHECKING:
     from tunelight.extras.scripts.worker import ScriptWorker
@@ -65,124 +65,44 @@ def agent_words(macro: str, config: Mapping[str, Any]) -> list[str]:
     return [f"{_BEFORE[macro]}{key}={value}" for key, value in config.items()]
 
 
-# A search space against the options of a script's parser: what the script would refuse, before anything starts.
-
-_CONVERTED: Final = ("", "int", "float", "str", "choice")
-"""Types whose values have the text that a search space writes; others may read any text in their own way."""
+# A search space against the options of a script's parser: keys and values that cannot be written for it.
 
 
 def check_options(
-    script: str,
-    read: Read,
-    examples: Mapping[str, Sequence[Any]],
-    args: Sequence[str],
-    named: set[str],
-    *,
-    style: Style = "argparse",
+    script: str, read: Read, examples: Mapping[str, Sequence[Any]], named: set[str], style: Style = "argparse"
 ) -> None:
-    """Raise SettingsError for what the script would refuse, or read as another value than the search space has.
-
-    That is a key that is none of its options, a value that cannot be written for its option or is none of its choices,
-    a required option left out, and arguments that it refuses.
+    """Raise SettingsError for a key that is none of the script's options, and a value that an option cannot have.
 
     Args:
         script: its name, for the errors.
-        read: what is known of its parser; little is checked where that is nothing.
+        read: what is known of its parser.
         examples: values of the search space's domains, by dotted key.
-        args: the script's own arguments.
         named: keys that ``args`` takes the values of.
         style: how the script reads arguments.
     """
-    if read.refused:
-        raise SettingsError(
-            f"{script} refuses its arguments ({' '.join(args) or 'none'}): {read.refused.rstrip('.')}. They are what "
-            "args holds; on the command line, what follows --."
-        )
-    if any(word in ("${args_no_hyphens}", "${args_json}") for word in args):
-        return  # keys are no options
-    keys = [key for key in examples if key not in named]
-    for key in keys:
-        option = next((one for one in read.options or () if one.means(key)), None)
-        if option is None and read.options is not None and read.strict and not _is_taken(key, read):
+    for key, values in examples.items():
+        if key in named:
+            continue
+        if read.options is not None and read.strict and not _is_taken(key, read):
             known = list(dict.fromkeys(one.key for one in read.options))
             raise SettingsError(
                 f"{script} has no option for the key {key!r} of the search space.{guess(key, known)} It has: "
                 f"{first_of(known, 12) or 'none'}."
             )
-        if option is not None:
-            _check_choices(script, key, option, examples[key])
-        for value in examples[key]:
-            _check_value(script, key, value, read.options or (), style)
-    if read.options is None:
-        return
-    if not read.strict or any(word.startswith(("@", "--config", "-c")) for word in args):
-        return  # a file, or the script itself, may give what is required
-    for option in read.options:
-        if option.required and not any(map(option.means, keys)) and not _is_given(option, args, keys):
-            name = max(option.names, key=len)
-            raise SettingsError(
-                f"{script} requires {name}, which neither the search space nor args gives. Add the key {option.key!r} "
-                f"to the search space, or args=['{name}=...']."
-            )
-
-
-def _check_value(script: str, key: str, value: Any, options: Sequence[Option], style: Style) -> None:
-    option, said = option_for(key, value, options), str(value)
-    if style != "wandb":
-        try:
-            spell_one(style, key, value, tuple(options))
-        except SettingsError as error:
-            raise SettingsError(f"{script}: {error}") from None
-    elif isinstance(value, bool) and option is not None and option.spoken.get(said, said) != said:
-        raise SettingsError(f"{script}: {option.name} does not read {said}, which W&B's agent writes.")
+        for value in values if style != "wandb" else ():
+            try:
+                spell_one(style, key, value, read.options or ())
+            except SettingsError as error:
+                raise SettingsError(f"{script}: {error}") from None
 
 
 def _is_taken(key: str, read: Read) -> bool:
-    """Tell whether a key that is no option's name is one's beginning, or an argument of what an option names."""
+    """Tell whether a key is an option's name or its beginning, or an argument of what an option names."""
     options = read.options or ()
     if any(option.nested and key.startswith(f"{name.lstrip('-')}.") for option in options for name in option.names):
         return True
     begun = {option.dest for option in options for name in option.names if name.startswith(f"--{key}")}
-    return read.abbreviates and len(begun) == 1
-
-
-def _is_given(option: Option, args: Sequence[str], keys: Sequence[str]) -> bool:
-    """Tell whether an option is given by arguments, also in short, or by what holds it (--model for --model.lr)."""
-    words = [*(word.partition("=")[0] for word in args), *(f"--{key}" for key in keys)]
-    return any(
-        word and (name == word or (len(name) == 2 and word.startswith(name)) or _begins(name, word))
-        for name in option.names
-        for word in words
-    )
-
-
-def _begins(name: str, word: str) -> bool:
-    return name.startswith("--") and word.startswith("--") and len(word) > 2 and name.startswith(word)
-
-
-def _check_choices(script: str, key: str, option: Option, values: Sequence[Any]) -> None:
-    plain = option.type in _CONVERTED or option.type.startswith("Literal[")
-    if not (option.choices and plain):
-        return
-    several = option.kind in ("many", "again")
-    for value in values:
-        for one in value if several and isinstance(value, list | tuple) else [value]:
-            if one is not None and not any(_same(one, choice) for choice in option.choices):
-                allowed = [str(choice) for choice in option.choices]
-                raise SettingsError(
-                    f"{script} does not take {one!r} for {max(option.names, key=len)}, a value of the key {key!r}."
-                    f"{guess(one, allowed)} It takes: {first_of(allowed, 12)}."
-                )
-
-
-def _same(value: Any, choice: Any) -> bool:
-    """Tell whether a parser may take a value for a choice: by its number, or its text in any case."""
-    if str(value).casefold() == str(choice).casefold():
-        return True
-    try:
-        return float(value) == float(choice)
-    except (TypeError, ValueError):
-        return False
+    return any(option.means(key) for option in options) or (read.abbreviates and len(begun) == 1)
 
 
 _MACRO = re.compile(r"\$\{([\w.\-]+)\}")
@@ -195,8 +115,6 @@ _FOLDER = "trial_dir"
 """The macro that stands for the trial's folder."""
 _RECORDED = ("file", "module", "args", "style", "imported", "devices")
 _LIGHTNING = {"pytorch_lightning", "lightning"}
-_Early = dict[str, list[tuple[bool, list[str]]]]
-"""The words of options by the subcommand behind them, and whether they would take it for a value."""
 _LAUNCHED = {*_LIGHTNING, "accelerate", "transformers", "wandb"}
 """Libraries that a command has to tell of the workers, or of the configuration."""
 
@@ -293,23 +211,13 @@ class Script:
         if not any(word in _EVERYTHING for word in words):
             words.append("${args}")
         done: list[str] = []
-        early: _Early = {}
         for word in words:
             if word not in _EVERYTHING:
                 done.append(word)
             elif self.style == "wandb" or word[2:-1] in (*AGENTS, "no_args"):
                 done += agent_words(word[2:-1], config if self.style == "wandb" else rest)
             else:
-                done += self._spelt(rest, word, early)
-        for command, options in early.items():
-            at = done.index(command) if command in done else len(done)
-            options.sort(key=lambda one: not one[0])  # behind several values the command would be one more
-            if options[-1][0] and at < len(done):
-                raise SettingsError(
-                    f"{self.name} would read {command!r} as one more value of {options[-1][1][0]}. "
-                    "Let args have an option with one value between them, or the search space a key for one."
-                )
-            done[at:at] = [word for _, spelt in options for word in spelt]
+                done += self._spelt(rest, word)
         return done
 
     def _fixed(self, values: Mapping[str, Any]) -> tuple[list[str], set[str]]:
@@ -336,8 +244,8 @@ class Script:
             return spell_within(self.style, before or holder, keys[0], values[keys[0]], self.options)
         return [_MACRO.sub(lambda found: str(values.get(found[1], found[0])), word)]
 
-    def _spelt(self, values: Mapping[str, Any], macro: str, early: _Early) -> list[str]:
-        """Return the words for all values; ``early`` gets those that have to precede a subcommand of ``args``."""
+    def _spelt(self, values: Mapping[str, Any], macro: str) -> list[str]:
+        """Return the words for all values."""
         if macro == "${args_json}":
             return [json.dumps(dict(values))]
         if macro == "${args_no_hyphens}":
@@ -345,15 +253,7 @@ class Script:
         options = self.options
         if macro == "${args_no_boolean_flags}":
             options += tuple(Option((f"--{key}",), kind="flag") for key, one in values.items() if isinstance(one, bool))
-        words: list[str] = []
-        for key, value in values.items():
-            option = option_for(key, value, options)
-            spelt = spell_one(self.style, key, value, options)
-            if option is None or option.before not in self.args:
-                words += spelt
-            elif spelt:
-                early.setdefault(option.before, []).append((option.takes_more(spelt), spelt))
-        return words
+        return spell(self.style, values, options)
 
     def train(self, config: Mapping[str, Any], shown: str, options: Sequence[str]) -> list[str]:
         """Return tunelight's command that trains a configuration as a trial did; ``shown``: the script as given."""
@@ -519,8 +419,8 @@ def _is_bare(word: str) -> bool:
 def script_of(space: SearchSpace, settings: Settings) -> Script:
     """Return the script of a sweep, with the options of its parser as far as they can be read.
 
-    Raises: SettingsError for a key that ``args`` names and the space lacks, and for what the script would refuse: a key
-    that is none of its options, a value that is none of an option's choices, a required option that is not given.
+    Raises: SettingsError for a key that ``args`` names and the space lacks, for a key that is none of the script's
+    options, and for a value that an option cannot have.
     """
     assert settings.script is not None  # its caller asks only then
     args = tuple(settings.args)
@@ -540,16 +440,13 @@ def script_of(space: SearchSpace, settings: Settings) -> Script:
         checkpoints=bool(settings.checkpoints),
     )
     examples = {key: kind.examples(space.domains[key]) for key, kind in space.kinds.items()}
-    first = {name: values[0] for name, values in examples.items() if values}
-    if not {*args} & {"${args_no_hyphens}", "${args_json}"}:  # the others are options, which are looked at one by one
-        first = {name: one for name, one in first.items() if name in named}
-    given = script.command(first)
     if style == "wandb":  # a group of parameters is one argument, and there are none where the command asks for none
         examples = {} if "${no_args}" in args else {key: examples.get(key, []) for key in space.describe()}
     else:
         examples = _flat(examples)
-    read = options_of(replace(script, args=tuple(given)))
-    check_options(script.name, read, examples, args, named, style=style)
+    read = options_of(script)
+    if not {*args} & {"${args_no_hyphens}", "${args_json}"}:  # then keys are no options
+        check_options(script.name, read, examples, named, style)
     about = f"Arguments are written as {style} reads them: {why}."
     if style == "wandb":
         about = "Arguments are written as W&B's agent writes them."

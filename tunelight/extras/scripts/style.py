@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib.util
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from decimal import Decimal
+from dataclasses import dataclass, fields
+from pathlib import Path
 from types import CodeType
 from typing import Any, Final, Literal
 
 from yaml import YAMLError, safe_load
 
-from tunelight.errors import SettingsError
-from tunelight.settings.code import Style, imports, operands, script_code
+from tunelight.errors import SettingsError, guess
+from tunelight.settings.code import Style, imports, operands
 
 _BY_IMPORT: Final[dict[str, Style]] = {
     "hydra": "hydra",
@@ -33,21 +36,7 @@ _BY_IMPORT: Final[dict[str, Style]] = {
 READ: Final = frozenset({"argparse", "jsonargparse", "simple_parsing", "transformers"})
 """Those whose options are read; the others get --key=value."""
 
-_BIG: Final = {"inf": "1.0e+999", "-inf": "-1.0e+999"}
-"""Infinity for whoever reads JSON, Python or YAML."""
-_IN_HINTS: Final[dict[type, str]] = {
-    type(None): "None|NoneType|Optional",
-    bool: "bool",
-    int: "int|float|complex",
-    float: "float|complex",
-    list: "(?i:list|sequence|tuple|set|iterable|collection)",
-    dict: "(?i:dict|mapping)",
-}
-"""How types stand in type hints."""
-
-_MOST_TIMES: Final = 100
-
-Kind = Literal["value", "flag", "off", "both", "many", "again", "count"]
+Kind = Literal["value", "flag", "off", "both", "many", "again"]
 
 
 @dataclass(frozen=True)
@@ -58,20 +47,14 @@ class Option:
         names: how it is written, "--learning-rate" and "-l".
         dest: the name of its value in the script.
         kind: "value" takes one value; "flag" none, and sets ``const``; "off" none, and sets False; "both" is written
-            --name or --no-name; "many" takes several values; "again" is given once for each value; "count" is given as
-            often as its value says.
+            --name or --no-name; "many" takes several values; "again" is given once for each value.
         type: the name of its type, "float"; empty where it has none.
         default, choices, help: as the script declares them.
         required: whether a call without it is refused.
         negatives: those of its names that set False, of a "both".
         nested: whether keys may go below it, as arguments of the class that it names.
         const: what a "flag" sets.
-        spoken: how True, False and None are written, as far as its parser reads them at all.
-        lists: how a list is one word: a "literal", or with this between its values; empty where it is not.
-        quoted: whether text stands in quotes, for a parser that reads literals.
-        count: the fewest and the most values of a "many", or of each "again"; a most of None is no limit.
-        adds: whether given values are added to its default.
-        before: the subcommand that it has to precede.
+        reads_truth: whether a "value" is known to read true and false.
     """
 
     names: tuple[str, ...]
@@ -85,20 +68,13 @@ class Option:
     negatives: tuple[str, ...] = ()
     nested: bool = False
     const: Any = True
-    spoken: dict[str, str] = field(default_factory=dict)
-    lists: str = ""
-    quoted: bool = False
-    count: tuple[int, int | None] | None = None
-    adds: bool = False
-    before: str = ""
+    reads_truth: bool = False
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Option:
         """Return the option that plain data describes, without what it does not know of that."""
         known: dict[str, Any] = {one.name: found[one.name] for one in fields(cls) if found.get(one.name) is not None}
-        rows: dict[str, Any] = {
-            name: tuple(known[name]) for name in ("names", "choices", "negatives", "count") if name in known
-        }
+        rows: dict[str, Any] = {name: tuple(known[name]) for name in ("names", "choices", "negatives") if name in known}
         return cls(**(known | rows))
 
     def recorded(self) -> dict[str, Any]:
@@ -119,12 +95,6 @@ class Option:
         """The key of a search space that sets it: its name, as an identifier."""
         return _identifier(self.name)
 
-    def takes_more(self, words: Sequence[str]) -> bool:
-        """Tell whether a word behind these, which give it values, would be one more value."""
-        several = self.kind == "many" or (self.kind == "again" and self.count is not None)
-        least, most = self.count or (0, None)
-        return several and least != most and (len(words) > 1 or words[0] in self.names)
-
     def means(self, key: str) -> bool:
         """Tell whether a key is one of its names, or that of its value."""
         return _identifier(key) in {_identifier(self.dest), *map(_identifier, self.names)}
@@ -132,6 +102,68 @@ class Option:
 
 def _identifier(name: str) -> str:
     return name.lstrip("-").replace("-", "_")
+
+
+def script_file(script: str) -> Path:
+    """Return the file of a script, which is a path or the name of a module. Raises: SettingsError."""
+    path = Path(script)
+    if path.is_file():
+        return path.absolute()
+    if script.endswith(".py") or "/" in script or not all(part.isidentifier() for part in script.split(".")):
+        beside = [other.name for other in path.parent.glob("*.py")]
+        raise SettingsError(f"There is no script {script}.{guess(path.name, beside)} Give its path, or its module.")
+    try:
+        found = importlib.util.find_spec(script)
+        if found is not None and found.submodule_search_locations is not None:
+            found = importlib.util.find_spec(f"{script}.__main__") or found
+        if found is not None and found.origin is not None and found.origin.endswith(".py"):
+            return Path(found.origin)
+    except ModuleNotFoundError:
+        pass  # a package that the name begins with is missing
+    raise SettingsError(
+        f"There is no file and no module {script!r} to run. Give a script's path, train.py for example."
+    )
+
+
+_NOT_BESIDE = sys.stdlib_module_names | {"tunelight"}
+"""Modules that a script does not bring."""
+
+
+@functools.lru_cache(maxsize=200)
+def _compiled(file: Path, _changed: int) -> tuple[CodeType, tuple[str, ...]]:
+    code = compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
+    return code, tuple(imports(code))
+
+
+def script_code(script: str) -> Iterator[tuple[Path, CodeType]]:
+    """Yield a script's file with its code, then those of the modules that it imports from beside it.
+
+    Those are found by their names, without running any, a hundred files at most. Raises: SettingsError for a script
+    that cannot be compiled.
+    """
+    known: set[Path] = set()
+    files = [script_file(script)]
+    roots = [files[0].parent, Path.cwd()]
+    while files and len(known) < 100:
+        file = files.pop(0)
+        if file in known:
+            continue
+        known.add(file)
+        try:
+            code, imported = _compiled(file, file.stat().st_mtime_ns)
+        except (SyntaxError, ValueError) as error:  # ValueError: a null byte
+            if len(known) > 1:
+                continue
+            line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+            raise SettingsError(
+                f"{file}{line}: the script does not compile: {getattr(error, 'msg', error)}."
+            ) from error
+        yield file, code
+        for name in imported:
+            if name.partition(".")[0] in _NOT_BESIDE:
+                continue
+            for path in (root.joinpath(*name.split(".")) for root in roots):
+                files += [one for one in (path.with_suffix(".py"), path / "__init__.py") if one.is_file()]
 
 
 def find_style(script: str) -> tuple[Style, str]:
@@ -304,100 +336,37 @@ def _both(key: str, value: Any, option: Option) -> list[str]:
     return [positive if bool(value) is not by_its_off else negative]
 
 
-def _count(_key: str, value: Any, option: Option) -> list[str]:
-    first = option.default or 0
-    if not isinstance(value, int) or not first <= value <= first + _MOST_TIMES:
-        raise ValueError(f"it is given once for each above {first}")
-    return [option.name] * (value - first)
-
-
 def _many(_key: str, value: Any, option: Option) -> list[str]:
-    values = _added(value, option)
-    if not values and value == option.default:
-        return []
-    words = _words(values, option)
-    return _joined(option, *words) if len(words) == 1 else [option.name, *_undashed(values, words)]
+    words = _words(value, option)
+    return _joined(option, words[0]) if len(words) == 1 else [option.name, *words]
 
 
 def _again(_key: str, value: Any, option: Option) -> list[str]:
-    values = _added(value, option)
-    if not values and value != option.default:
-        raise ValueError(f"it is {option.default!r} where it is not given")
-    if option.count is None:
-        return [word for one in values for word in _joined(option, _word(one, option))]
-    groups = ((_list(one), _words(_list(one), option)) for one in values)
-    return [word for group, words in groups for word in (option.name, *_undashed(group, words))]
+    if option.default:
+        raise ValueError(f"what is given is added to its default, {option.default!r}")
+    return [part for word in _words(value, option) for part in _joined(option, word)]
 
 
-def _list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _added(value: Any, option: Option) -> list[Any]:
-    """Return the values to give, where they are added to a default."""
-    values = _list(value)
-    default = option.default if option.adds and isinstance(option.default, list) else []
-    if values[: len(default)] != default:
-        raise ValueError(f"what is given is added to its default, {default!r}")
-    return values[len(default) :]
-
-
-def _words(values: Sequence[Any], option: Option) -> list[str]:
-    """Return the words for several values, of which there are neither too few nor too many."""
-    least, most = option.count or (0, None)
-    if len(values) < least or (most is not None and len(values) > most):
-        raise ValueError(f"it takes {least if least == most else f'{least} or more'} values")
+def _words(value: Any, option: Option) -> list[str]:
+    """Return the words for several values, one at least."""
+    values = list(value) if isinstance(value, list | tuple) else [value]
+    if not values:
+        raise ValueError("it takes one value or more")
     return [_word(one, option) for one in values]
 
 
-def _undashed(values: list[Any], words: list[str]) -> list[str]:
-    """Return the words for values that argparse takes for no options: it knows -0.001 for a number, and not -1e-3."""
-    return [_fixed(value, word) if word.startswith("-") else word for value, word in zip(values, words, strict=True)]
-
-
-def _fixed(value: Any, word: str) -> str:
-    if re.fullmatch(r"-(\d+|\d*\.\d+)", word):
-        return word
-    if isinstance(value, float) and math.isfinite(value):
-        return format(Decimal(word), "f")
-    raise ValueError(f"its parser takes {word!r} for an option")
-
-
 def _word(value: Any, option: Option) -> str:
-    """Return a value as one word, in the way that its type reads."""
-    if value is None or isinstance(value, bool):
-        if (said := option.spoken.get(str(value))) is not None:
-            return said
-        if value is None:
-            raise ValueError(f"it has a default, {option.default!r}, and no word for None")
-        raise ValueError(f"it reads text, and {str(value)!r} counts as true. Search texts that the script knows")
-    if isinstance(value, Mapping | list | tuple):
-        return literal(value, _BIG | option.spoken) if option.lists == "literal" else _row(value, option)
+    """Return a value as one word. Raises: ValueError where its type makes text of what is none."""
+    if value is None:
+        raise ValueError(f"it has a default, {option.default!r}, and no word for None")
     if option.type == "bool":
-        raise ValueError("its type is bool")
-    if isinstance(value, str):
-        if value == option.spoken.get("None"):
-            raise ValueError("it reads that text as None")
-        if option.type in ("int", "float") and not NUMBER_LIKE.fullmatch(value.strip()):
-            raise ValueError(f"its type is {option.type}")
-        return quoted(value) if option.quoted else value
-    if option.type == "int":
-        if not float(value).is_integer():
-            raise ValueError("its type is int")
-        return str(int(value))
-    return literal(value, _BIG | option.spoken, dotted=True) if option.quoted else str(value)
-
-
-def _row(value: Any, option: Option) -> str:
-    """Return a list as one word, with what its type splits it by."""
-    if not option.lists or isinstance(value, Mapping):
-        raise ValueError("it takes one value")
-    if any(isinstance(one, Mapping | list | tuple) for one in value):
-        raise ValueError("it takes no list within a list")
-    texts = [_word(one, option) for one in value]
-    if not texts or any(option.lists in one or one.split() != [one] for one in texts):
-        raise ValueError(f"it is split by {option.lists!r}")
-    return option.lists.join(texts)
+        raise ValueError("its type is bool, to which every word but the empty one is true")
+    if option.type in ("", "str") and not option.choices:
+        if isinstance(value, bool):
+            raise ValueError(f"it reads text, and {str(value)!r} counts as true. Search texts that the script knows")
+        if isinstance(value, Mapping | list | tuple):
+            raise ValueError("it takes one value")
+    return _text(int(value) if option.type == "int" and isinstance(value, float) and value.is_integer() else value)
 
 
 _SPELT: Final[dict[str, Callable[[str, Any, Option], list[str]]]] = {
@@ -405,7 +374,6 @@ _SPELT: Final[dict[str, Callable[[str, Any, Option], list[str]]]] = {
     "flag": _flag,
     "off": _off,
     "both": _both,
-    "count": _count,
     "many": _many,
     "again": _again,
 }
@@ -414,35 +382,25 @@ _SPELT: Final[dict[str, Callable[[str, Any, Option], list[str]]]] = {
 # --- jsonargparse ------------------------------------------------------------------------------------------
 
 
+_BESIDE_TEXT: Final[dict[type, str]] = {
+    type(None): "None|Optional",
+    list: "(?i:list|sequence|tuple|set|iterable|collection)",
+    dict: "(?i:dict|mapping)",
+}
+"""How types stand in a hint that takes text, too."""
+
+
 def _for_hint(value: Any, option: Option) -> str:
     """Return a value for an option of jsonargparse, whose type hint says what becomes of it."""
-    hint = option.type
-    plain = hint in ("int", "float", "bool")
-    if isinstance(value, str):
-        read = None if hint in ("", "str") or option.choices or option.nested else loaded(value)
-        if hint in ("", "str") or option.choices or isinstance(read, str) or not _admits(hint, read):
-            return yaml(value)
-        raise ValueError(f"its type, {hint}, reads that text as {read!r}")
-    if hint == "" or (re.search(r"\bstr\b", hint) and not _admits(hint, value)):
-        if value is None or isinstance(value, bool | Mapping | list | tuple):
+    hint, text = option.type, option.type in ("", "str")
+    if text or re.search(r"\bstr\b", hint):
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return str(value)
+        if not isinstance(value, str) and not re.search(_BESIDE_TEXT.get(type(value), "$."), hint):
             raise ValueError("it reads that as text")
-        return str(value)
-    if value is None and (plain or not (option.nested or _admits(hint, value))):
-        raise ValueError(f"its type is {hint}")
-    if hint in ("int", "float") and isinstance(value, bool):
-        return str(int(value))
-    if hint == "int" and isinstance(value, float):
-        if not value.is_integer():
-            raise ValueError("its type is int")
-        return str(int(value))
-    return yaml(value)
-
-
-def _admits(hint: str, value: Any) -> bool:
-    """Tell whether a type hint takes a value before it takes text."""
-    found = re.search(rf"\b({_IN_HINTS.get(type(value), 'Any')}|Any)\b", hint)
-    text = re.search(r"\bstr\b", hint)
-    return found is not None and (value is None or text is None or found.start() < text.start())
+    if isinstance(value, str) and not (text or option.choices or isinstance(loaded(value), str)):
+        raise ValueError(f"its type, {hint}, reads that text as {loaded(value)!r}")
+    return yaml(int(value) if hint == "int" and isinstance(value, float) and value.is_integer() else value)
 
 
 # --- Values as Python, JSON, YAML, Fire and Hydra write them --------------------------------------
@@ -457,24 +415,18 @@ _PYTHON: Final = {"True": "True", "False": "False", "None": "None", "inf": "1e99
 _YAML: Final = {"True": "true", "False": "false", "None": "null", "inf": ".inf", "-inf": "-.inf", "nan": ".nan"}
 
 
-def literal(value: Any, words: Mapping[str, str], *, dotted: bool = False) -> str:
-    """Return a value as JSON, Python and YAML write it alike; ``words``: what they call None, True and infinity.
-
-    ``dotted``: numbers as YAML 1.1 knows them, 1.0e-05.
-    """
+def literal(value: Any, words: Mapping[str, str]) -> str:
+    """Return a value as JSON, Python and YAML write it alike; ``words``: what they call None, True and infinity."""
     if value is None or isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
         if (said := words.get(str(value))) is None:
             raise ValueError(f"it has no word for {value}")
         return said
     if isinstance(value, Mapping):
-        pairs = (f"{literal(key, words)}: {literal(one, words, dotted=dotted)}" for key, one in value.items())
+        pairs = (f"{literal(key, words)}: {literal(one, words)}" for key, one in value.items())
         return "{" + ", ".join(pairs) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(literal(one, words, dotted=dotted) for one in value) + "]"
-    if isinstance(value, str):
-        return quoted(value)
-    text = str(value)
-    return re.sub(r"^(-?\d+)e", r"\1.0e", text) if dotted else text
+        return "[" + ", ".join(literal(one, words) for one in value) + "]"
+    return quoted(value) if isinstance(value, str) else str(value)
 
 
 def quoted(text: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any
 
 import ray
 import torch
@@ -23,7 +23,7 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.cluster.connect import check_cluster, use_ray
 from tunelight.cluster.local import with_forks
-from tunelight.compat.lightning import VARIABLE, Callback, Checkpoint, Precision, _Launcher, pl
+from tunelight.compat.lightning import VARIABLE, Callback, Checkpoint, _Launcher, pl
 from tunelight.compat.ray import is_client, without_hints_on_deaths
 from tunelight.errors import ResourceError, StrategyError, WorkerFailedError, guess
 from tunelight.extras.standalone import job
@@ -37,7 +37,7 @@ from tunelight.gang.placement import current_group
 from tunelight.gang.run import ResilientRun
 from tunelight.gang.spec import GangSpec, passed_on
 from tunelight.lightning.launcher import give_back, hold
-from tunelight.lightning.strategies.base import Workers
+from tunelight.lightning.strategies.base import GangStrategy
 from tunelight.machine.processes import is_terminal, write
 from tunelight.messages import CheckpointInfo, Continue, Report, Stop, Terminal, Text
 from tunelight.policies import FailurePolicy
@@ -60,25 +60,10 @@ _NO_STATES = (
 )
 
 
-class DriverStrategy(Protocol):
-    """The strategy of a Trainer on a driver, as far as its launcher uses it."""
-
-    backend: ClassVar[str]
-    workers: Workers
-
-    @property
-    def launcher(self) -> _Launcher | None:
-        """What launches the Trainer's runs."""
-
-    @property
-    def precision_plugin(self) -> Precision:
-        """The precision of its Trainer."""
-
-
 class DriverLauncher(_Launcher):
     """Runs fit, validate, test and predict of one Trainer on a gang. Runs on: driver."""
 
-    def __init__(self, strategy: DriverStrategy, before: _Launcher | None) -> None:
+    def __init__(self, strategy: GangStrategy, before: _Launcher | None) -> None:
         self.trainer: pl.Trainer
         self._strategy = strategy
         self._busy = threading.Lock()

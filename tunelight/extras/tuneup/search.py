@@ -6,7 +6,6 @@ start. What a step waits for bounds what a factor can win: settings that cannot 
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,13 +36,11 @@ class Setting:
     Attributes:
         workers, cpus: the gang's size, and ``cpus_per_worker``, which is also how many threads torch uses.
         loader_workers: the DataLoader's ``num_workers``; None: as the data has it.
-        pieces: into how many batches a worker cuts its share of the global batch; it accumulates their gradients.
     """
 
     workers: int
     cpus: float = 1
     loader_workers: int | None = None
-    pieces: int = 1
 
     @property
     def gang(self) -> tuple[int, float]:
@@ -53,7 +50,6 @@ class Setting:
     def __str__(self) -> str:
         parts = [f"{self.workers} worker{'s' * (self.workers != 1)} x {self.cpus:g} CPU"]
         parts += [] if self.loader_workers is None else [f"num_workers={self.loader_workers}"]
-        parts += [f"{self.pieces} pieces"] if self.pieces > 1 else []
         return ", ".join(parts)
 
 
@@ -116,32 +112,19 @@ class Figures:
 class Choices:
     """The values that are tried of each factor. The first of each is what the sweep has now.
 
-    ``gangs``: numbers of workers, each with their CPUs. ``batch``: samples of a step, which workers and pieces divide
-    (0: unknown).
+    ``gangs``: numbers of workers, each with their CPUs.
     """
 
     gangs: Sequence[tuple[int, float]]
     loader_workers: Sequence[int | None] = (None,)
-    pieces: Sequence[int] = (1,)
-    batch: int = 0
 
     def start(self, gang: tuple[int, float]) -> Setting:
         """Return a gang's setting that has the first value of everything else."""
-        return Setting(*gang, self.loader_workers[0], self.pieces[0])
-
-    def others(self, setting: Setting, factor: str) -> list[Setting]:
-        """Return the settings that differ from ``setting`` in one factor alone."""
-        made = [replace(setting, **{factor: value}) for value in getattr(self, factor)]
-        return [other for other in made if other != setting and self._divides(other)]
+        return Setting(*gang, self.loader_workers[0])
 
     def all(self) -> list[Setting]:
         """Return every setting, gang by gang."""
-        product = itertools.product(self.gangs, self.loader_workers, self.pieces)
-        made = [Setting(*gang, loaders, pieces) for gang, loaders, pieces in product]
-        return [setting for setting in made if self._divides(setting)]
-
-    def _divides(self, setting: Setting) -> bool:
-        return self.batch % (setting.workers * setting.pieces) == 0
+        return [Setting(*gang, loaders) for gang in self.gangs for loaders in self.loader_workers]
 
 
 @dataclass
@@ -190,13 +173,9 @@ class Search:
 
     def run(self) -> None:
         """Search. The first setting is measured whatever the budget is."""
-        firsts: list[Setting] = []
-        for gang in self.choices.gangs:
-            start = self.choices.start(gang)
-            smaller = self.choices.others(start, "pieces")  # where the whole batch does not fit the memory
-            firsts += itertools.islice(filter(self._measure, (start, *smaller)), 1)
+        firsts = [*filter(self._measure, map(self.choices.start, self.choices.gangs))]
         for first in sorted(firsts, key=lambda one: -self.measured[one].speed):
-            self._climb(first)
+            self._vary(first)
         self._settle()
 
     def _measure(self, setting: Setting) -> bool:
@@ -219,9 +198,8 @@ class Search:
 
     def _regroups(self, setting: Setting) -> bool:
         """Tell whether the model has BatchNorm, and a forward another number of samples than in the sweep."""
-        workers = self.choices.gangs[0][0] * self.choices.pieces[0]
         norm = next(iter(self.measured.values())).batch_norm
-        return norm and setting.workers * setting.pieces != workers
+        return norm and setting.workers != self.choices.gangs[0][0]
 
     def _over(self, *, other_gang: bool = False) -> bool:
         """Tell whether the budget is over before another measurement, if that takes as long as the last such one."""
@@ -229,16 +207,13 @@ class Search:
         self.out_of_time = self.out_of_time or self.clock() + takes - self.began > self.budget_s
         return self.out_of_time
 
-    def _climb(self, setting: Setting) -> None:
-        """Improve a gang's setting factor by factor, as long as it comes near the best without what it waits for."""
-        for factor in ("loader_workers", "pieces"):
-            figures, varied = self.measured[setting], [setting, *self.choices.others(setting, factor)]
-            # A smaller batch may fit the caches better.
-            gain = SMALL if factor == "pieces" else figures.data_share
-            least = _SLOWER * self.measured[self.best].speed * max(0.01, 1 - gain - SMALL)
-            if gain >= SMALL and figures.speed >= least:
-                known = [one for one in varied if one in self.measured or self._measure(one)]
-                setting = max(known, key=lambda one: self.measured[one].speed)
+    def _vary(self, setting: Setting) -> None:
+        """Vary the loader's workers, if a gang's setting comes near the best without what it waits for."""
+        figures = self.measured[setting]
+        least = _SLOWER * self.measured[self.best].speed * max(0.01, 1 - figures.data_share - SMALL)
+        if figures.data_share >= SMALL and figures.speed >= least:
+            for loaders in self.choices.loader_workers[1:]:
+                self._measure(replace(setting, loader_workers=loaders))
 
     def _settle(self) -> None:
         """Measure the best settings again, in turns, so that a machine that slows down hits all alike."""

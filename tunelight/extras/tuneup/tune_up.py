@@ -40,7 +40,6 @@ from tunelight.stores.atomic import replacing
 from tunelight.sweep.run import build_parts
 
 _LOADERS = (0, 1, 2, 4)
-_PIECES = (1, 2)
 _MOST_WORKERS = 8
 _MOST_AT_ONCE = 8
 
@@ -77,7 +76,6 @@ def tune_up(
         "workers": _numbers("try_workers", try_workers, checks.whole),
         "cpus": _numbers("try_cpus", try_cpus, checks.number),
         "loaders": _numbers("try_loader_workers", try_loader_workers, partial(checks.whole, least=0)),
-        "pieces": _PIECES,
     }
     budget_s = checks.seconds(budget)
     space = SearchSpace.of(search_space)
@@ -102,7 +100,6 @@ def tune_up(
         notes=_notes(told, space, search, names, figures),
         names=names,
         fixed=names["batch_size"] not in space.domains or space.is_fixed(str(names["batch_size"])),
-        accumulated=(told.trainer_args or {}).get("accumulate_grad_batches", 1),
     )
 
 
@@ -178,8 +175,7 @@ def _choices(reservation: Reservation, values: Mapping[str, Any], *, batch: int,
     sizes = tried["workers"] or [1 << power for power in range(_MOST_WORKERS.bit_length())]
     fits = [pair for pair in _gangs(reservation, sizes if varied else [own[0]], tried["cpus"]) if batch % pair[0] == 0]
     loaders = [values.get("num_workers"), *(tried["loaders"] if "num_workers" in values else ())]
-    pieces = [1, *(tried["pieces"] if varied else ())]
-    return Choices([*dict.fromkeys([own, *fits])], [*dict.fromkeys(loaders)], [*dict.fromkeys(pieces)], batch)
+    return Choices([*dict.fromkeys([own, *fits])], [*dict.fromkeys(loaders)])
 
 
 def _gangs(reservation: Reservation, sizes: Sequence[int], cpus: Sequence[float] | None) -> Iterator[tuple[int, float]]:
@@ -225,9 +221,9 @@ def _notes(
         spared = f"the budget ended the search: {search.spared} settings were not measured. Give a larger budget"
     searched = batch in space.domains and not space.is_fixed(batch)
     said = {
-        f"workers and pieces were not varied: give {where} an argument batch_size": names["batch_size"] is None,
+        f"workers were not varied: give {where} an argument batch_size": names["batch_size"] is None,
         f"the DataLoader's workers were not varied: give {where} an argument num_workers": names["num_workers"] is None,
-        f"{batch} is searched: with another number of workers or pieces, divide its values accordingly": searched,
+        f"{batch} is searched: with another number of workers, divide its values accordingly": searched,
         "the model has BatchNorm: only settings with the same samples in a forward were measured": figures.batch_norm,
         spared: search.out_of_time or search.spared,
         f"callbacks that take no part in a step were left out: {', '.join(figures.left_out)}": figures.left_out,
@@ -364,8 +360,6 @@ class TuneUp:
     names: Mapping[str, str | None] = field(default_factory=dict)
     fixed: bool = True
     """Whether the batch size is one value in the space, which another may replace."""
-    accumulated: int = 1
-    """The Trainer's ``accumulate_grad_batches`` in the sweep."""
 
     @property
     def best(self) -> Setting:
@@ -378,17 +372,16 @@ class TuneUp:
         return self.measured[self.fastest].samples
 
     def settings(self, setting: Setting | None = None) -> dict[str, Any]:
-        """Return what a search space says for a setting (``best``): workers, trainer_args and keys of data or model."""
+        """Return what a search space says for a setting (``best``): workers, and keys of data or model."""
         setting = setting or self.best
-        args = {"accumulate_grad_batches": setting.pieces * self.accumulated} if setting.pieces > 1 else {}
         keys: dict[str, Any] = {}
         batch, loaders = self.names.get("batch_size"), self.names.get("num_workers")
         if batch is not None and self.fixed:
-            keys[batch] = self.global_batch // (setting.workers * setting.pieces)
+            keys[batch] = self.global_batch // setting.workers
         if loaders is not None and setting.loader_workers is not None:
             keys[loaders] = setting.loader_workers
-        made = {"workers": setting.workers, "cpus_per_worker": setting.cpus, "trainer_args": args, "space": keys}
-        return {name: value for name, value in made.items() if value != {}}
+        made = {"workers": setting.workers, "cpus_per_worker": setting.cpus}
+        return made | ({"space": keys} if keys else {})
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the best setting into a search space's file; comments and all else stay.

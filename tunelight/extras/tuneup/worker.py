@@ -50,10 +50,10 @@ class Measure:
         setting: Setting = config["setting"]
         recipe, parts = self.recipe, self._arguments(setting)
         told = {**recipe.trainer_args, **parts["trainer"]}
-        args, left_out = _trainer_args(setting, told)
+        args, left_out = _trainer_args(told)
         module: Any = recipe.model(**parts["model"])
         data = recipe.data(**parts["data"]) if recipe.data is not None else None
-        clock = _Clock(config["seconds"], setting.pieces)
+        clock = _Clock(config["seconds"])
         trainer = pl.Trainer(**{**args, "callbacks": [clock, *args["callbacks"]], "profiler": clock.loading})
         trainer.fit(module, datamodule=data)
         if session.context.rank == 0:
@@ -65,7 +65,7 @@ class Measure:
 
     def _arguments(self, setting: Setting) -> dict[str, dict[str, Any]]:
         parts = {part: dict(self.arguments.get(part, {})) for part in ("model", "data", "trainer")}
-        values = {"batch_size": self.batch // (setting.workers * setting.pieces), "num_workers": setting.loader_workers}
+        values = {"batch_size": self.batch // setting.workers, "num_workers": setting.loader_workers}
         for name, value in values.items():
             if self.names[name] is not None and value is not None:
                 part, _, argument = str(self.names[name]).partition(".")
@@ -73,16 +73,12 @@ class Measure:
         return parts
 
 
-def _trainer_args(setting: Setting, told: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _trainer_args(told: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the Trainer's arguments, and the names of the callbacks that are left out."""
     context = get_session().context
     args = built({name: value for name, value in told.items() if name not in _NOT_USED})
     strategy: Any = BACKENDS[context.backend].load_strategy()
     args = with_device(args, strategy, on_gpu=context.gpu is not None)
-    if setting.pieces > 1:
-        args["accumulate_grad_batches"] = setting.pieces * args.get("accumulate_grad_batches", 1)
-        if isinstance(limit := args.get("limit_train_batches"), int):
-            args["limit_train_batches"] = limit * setting.pieces
     given = callbacks_of(args)
     args["callbacks"] = [each for each in given if takes_part(each)]
     args |= {"max_epochs": _EPOCHS, "limit_val_batches": 0, "logger": False, "enable_checkpointing": False}
@@ -119,9 +115,9 @@ class _Clock(Callback):
     the process waits for it only at the end of a slice, and at each step of a last slice, which shows what waits.
     """
 
-    def __init__(self, seconds: float, pieces: int) -> None:
+    def __init__(self, seconds: float) -> None:
         self.loading = _Loading()
-        self._seconds, self._pieces = seconds, pieces
+        self._seconds = seconds
         self._batches = 0
         """Those of the slice, or of the warm-up."""
         self._size = 0
@@ -169,10 +165,10 @@ class _Clock(Callback):
             self._end_slice(trainer, detail=detail)
 
     def _warm(self, trainer: Any) -> None:
-        ready = self._batches >= _WARM_STEPS * self._pieces and self._spent >= _WARM_SHARE * self._seconds
+        ready = self._batches >= _WARM_STEPS and self._spent >= _WARM_SHARE * self._seconds
         usual = (self._spent - self._longest) / max(1, self._batches - 1)  # without the first, which may compile
         each = usual or self._spent
-        count = max(1, round(self._seconds * (1 - _WARM_SHARE) / SLICES / each / self._pieces)) * self._pieces
+        count = max(1, round(self._seconds * (1 - _WARM_SHARE) / SLICES / each))
         self._size = int(trainer.strategy.broadcast(count if ready else 0))
         if self._size:
             self._begin_slice()
@@ -181,9 +177,9 @@ class _Clock(Callback):
         self._batches, self._spent, self._loaded = 0, 0.0, 0.0
 
     def _end_slice(self, trainer: Any, *, detail: bool) -> None:
-        load = self._loaded / self._batches * self._pieces
+        load = self._loaded / self._batches
         if not detail:
-            self._steps.append(self._spent / self._batches * self._pieces)
+            self._steps.append(self._spent / self._batches)
         self._data_s = load if detail else self._data_s + load / SLICES
         self._begin_slice()
         trainer.should_stop = detail or (len(self._steps) == SLICES and not self._cuda)
@@ -194,7 +190,7 @@ class _Clock(Callback):
         return Figures(
             steps=tuple(self._steps),
             data_s=self._data_s,
-            gap_s=max(0.0, median(gaps) - self._data_s / self._pieces) if self._epoch > 1 else 0.0,
-            batches=max(1, round(self._epoch / self._pieces)),
+            gap_s=max(0.0, median(gaps) - self._data_s) if self._epoch > 1 else 0.0,
+            batches=max(1, self._epoch),
             samples=0,
         )

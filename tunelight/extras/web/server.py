@@ -152,7 +152,7 @@ async def _run(
 ) -> None:
     import uvicorn
 
-    from tunelight.extras.web.app import Guard, Page, Patient
+    from tunelight.extras.web.app import Guard, Page
     from tunelight.extras.web.watch import SweepList
 
     servers: list[uvicorn.Server] = []
@@ -166,7 +166,7 @@ async def _run(
     names = frozenset() if _is_any(own.host) else frozenset({own.host.lower()})
     config = uvicorn.Config(
         Guard(page.app, own.token, names),
-        http=Patient,
+        http="h11",
         ws="none",
         lifespan="off",
         loop="asyncio",

@@ -2,4 +2,3 @@
 
 from tunelight.lightning.strategies.base import GangStrategy
 from tunelight.lightning.strategies.ddp import RayStrategy
-from tunelight.lightning.strategies.sharded import RayShardedStrategy

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import contextlib
 import enum
 import io
-import json
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-import yaml
 
 from tunelight.compat.lightning import pl
 from tunelight.errors import SettingsError
-from tunelight.extras.scripts import parsers
+from tunelight.extras.scripts import probe
 from tunelight.extras.scripts.style import Option, spell, spell_one
 from tunelight.settings.code import Style
 
@@ -168,22 +164,6 @@ def _read(read: Callable[[list[str]], Mapping[str, Any]], words: list[str]) -> M
 # --- argparse and its like --------------------------------------------------------------------------------
 
 
-def truth(text: str) -> bool:
-    if text.lower() in ("yes", "true", "1"):
-        return True
-    if text.lower() in ("no", "false", "0"):
-        return False
-    raise argparse.ArgumentTypeError(text)
-
-
-def or_none(text: str) -> int | None:
-    return None if text == "none" else int(text)
-
-
-def commas(text: str) -> list[int]:
-    return [int(one) for one in text.split(",")]
-
-
 def test_argparse() -> None:
     p = argparse.ArgumentParser()
     p.add_argument("--int", type=int, default=3)
@@ -192,31 +172,19 @@ def test_argparse() -> None:
     p.add_argument("--text", default="x")
     p.add_argument("--bool", type=bool, default=True)
     p.add_argument("--untyped", default=False)
-    p.add_argument("--truth", type=truth, nargs="?", const=True, default=False)
-    p.add_argument("--none", type=or_none, default=3)
-    p.add_argument("--json", type=json.loads, default=[64])
-    p.add_argument("--python", type=ast.literal_eval, default=(1,))
-    p.add_argument("--yaml", type=yaml.safe_load)
-    p.add_argument("--commas", type=commas)
     p.add_argument("--ints", type=int, nargs="+")
-    p.add_argument("--floats", type=float, nargs="*", default=[1.0])
-    p.add_argument("--texts", nargs="*")
-    p.add_argument("--pair", type=float, nargs=2)
     p.add_argument("--again", action="append")
     p.add_argument("--added", type=int, action="append", default=[])
     p.add_argument("--fast", action="store_true")
     p.add_argument("--no-shuffle", dest="shuffle", action="store_false")
     p.add_argument("--warm", action=argparse.BooleanOptionalAction)
-    p.add_argument("-v", "--verbose", action="count", default=0)
     p.add_argument("--size", action="store_const", const=5, default=2)
     p.add_argument("--choice", choices=["True", "False"])
     kinds = kinds_of(
-        "int=int, f=float, learning_rate=float, text=str, bool=bool, untyped=bool, truth=bool, none=none int, "
-        "json=object, python=object, yaml=object, commas=list int, ints=list int, floats=list float, "
-        "texts=list str, pair=list float, again=list str, added=list int, fast=bool, shuffle=bool, warm=bool, "
-        "verbose=int, size=int, choice=bool"
+        "int=int, f=float, learning_rate=float, text=str, bool=bool, untyped=bool, ints=list int, again=list str, "
+        "added=list int, fast=bool, shuffle=bool, warm=bool, size=int, choice=bool"
     )
-    check(kinds, lambda words: _truths(vars(p.parse_args(words))), parsers.of_argparse(p, []))
+    check(kinds, lambda words: _truths(vars(p.parse_args(words))), probe.of_argparse(p, []))
 
 
 def _truths(found: dict[str, Any]) -> dict[str, Any]:
@@ -224,40 +192,6 @@ def _truths(found: dict[str, Any]) -> dict[str, Any]:
     untyped = {"True": True, "": False}
     choice = {"True": True, "False": False}
     return {**found, "untyped": untyped.get(*[found["untyped"]] * 2), "choice": choice.get(*[found["choice"]] * 2)}
-
-
-@dataclass
-class Config:
-    whole: int = 3
-    real: float = 0.1
-    text: str = "x"
-    warm: bool = True
-    fast: bool = False
-    widths: tuple[int, ...] = (8,)
-    names: list[str] = field(default_factory=list)
-    pair: tuple[float, float] = (1.0, 2.0)
-    maybe: float | None = None
-    maybe_text: str | None = "x"
-
-
-KINDS = kinds_of(
-    "whole=int, real=float, text=str, warm=bool, fast=bool, widths=list int, names=list str, pair=list "
-    "float, maybe=none float, maybe_text=none str"
-)
-
-
-def test_simple_parsing() -> None:
-    simple_parsing = pytest.importorskip("simple_parsing")
-
-    def parser() -> Any:
-        made = simple_parsing.ArgumentParser()
-        made.add_arguments(Config, dest="config")
-        return made
-
-    declared = parser()
-    declared._preprocessing([])
-    read = lambda words: vars(parser().parse_args(words).config)  # noqa: E731
-    check(KINDS, read, parsers.of_argparse(declared, []))
 
 
 # --- literals ---------------------------------------------------------------------------------------------
@@ -300,7 +234,7 @@ def test_lightning_cli() -> None:
         found = parser.parse_args(["fit", *words]).fit
         return {key: found[key] for key in kinds}
 
-    check(kinds, read, parsers.of_jsonargparse(parser, ["fit"]), "lightning", refused=0.5)
+    check(kinds, read, probe.of_jsonargparse(parser, ["fit"]), "lightning", refused=0.5)
 
 
 def test_hydra() -> None:

@@ -16,7 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from tests.transformers import TRANSFORMERS, Transformer, texts
 from tunelight.compat.lightning import pl
 from tunelight.compat.torch import fully_shard
-from tunelight.lightning.strategies.sharded import blocks, shard, unreduced
+from tunelight.extras.sharded import blocks, shard, unreduced
 
 
 def test_elements_of_containers_are_blocks_the_deepest_first() -> None:
