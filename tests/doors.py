@@ -71,7 +71,7 @@ ROOMS: dict[str, Room] = {
     ),
     "searchers": Room(
         "suggest configurations",
-        names("errors compat settings space record"),
+        names("errors settings space"),
     ),
     "results": Room(
         "best, table and export, from the record alone",
