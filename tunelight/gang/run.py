@@ -61,7 +61,7 @@ class Order:
 
 @dataclass(slots=True)
 class Training:
-    """The ranks train, or have ended by themselves: what holds from the run's start by its owner on."""
+    """The ranks train, or have ended by themselves. It lasts through restarts, until the owner ends the run."""
 
     failures: FailureTally
     leave: Callable[[], Stop | None]
@@ -69,7 +69,7 @@ class Training:
     base: CheckpointInfo | None
     """The checkpoint from which the owner started the run; restarts do not count."""
     read: CheckpointInfo | None = None
-    """The checkpoint from which the ranks started last, and that one may still have to read."""
+    """The checkpoint from which the ranks started last, which some may still have to read."""
     met_at: float | None = None
     """When they started last; None before their first start."""
     told: Stop | None = None
@@ -152,8 +152,11 @@ class ResilientRun:
         """Keep a checkpoint that is finished: the last two, and the one that is in use."""
         self._spares = keep_spares([*self._spares, info], self.in_use)
 
-    def newest(self, number: int) -> CheckpointInfo | None:
-        """Return the newest checkpoint up to report ``number``, to restart from: the last one that ranks reported."""
+    def newest(self, number: int, base: CheckpointInfo | None) -> CheckpointInfo | None:
+        """Return the newest checkpoint up to report ``number``, to restart from: the last one that ranks reported.
+
+        ``base``: the one from which the run's owner started it.
+        """
         return self.resume
 
     def complete(self, start: Start) -> Start:
@@ -205,11 +208,6 @@ class ResilientRun:
     def in_use(self) -> CheckpointInfo | None:
         """The checkpoint that the running start continues from, and that a rank may still have to read."""
         return self._state.read if isinstance(self._state, Training) and self.training else None
-
-    @property
-    def base(self) -> CheckpointInfo | None:
-        """The checkpoint from which its owner started it last; restarts do not count."""
-        return self._state.base if isinstance(self._state, Training) else None
 
     def resume_from(self, checkpoint: CheckpointInfo | None, number: int | None = None) -> None:
         """Continue from a checkpoint at the next start; ``number``: the last report that was passed on, if another."""
@@ -271,7 +269,7 @@ class ResilientRun:
     # -- events
 
     def _moves(self, training: Training, event: Event) -> bool:
-        """Restart, fail, or train on, if the event asks for that; tell whether it does."""
+        """Change the state where an event asks for that: restart, fail, or give up an order; tell whether it does."""
         if isinstance(event, Ended) and event.error is not None:
             cause, late = self.gang.fail(event.error)
             self._keep_late(late)
@@ -379,7 +377,7 @@ class ResilientRun:
         """Start again, as often as the failure policy says."""
         while (delay_s := training.failures.fail(cause)) is not None:
             last = max([self.number, *(event.number for event in self._queue if isinstance(event, Report))])
-            self.resume_from(self.newest(last))
+            self.resume_from(self.newest(last, training.base))
             self.say(f"failed on rank {cause.rank} ({cause.type_name}: {cause.message}); going on {self._from()}")
             self._sleep(delay_s)
             try:
@@ -517,7 +515,7 @@ class ResilientRun:
             info, why = None, f"it could not be copied ({error})"
         if info is None:
             self.say(f"goes on as it was, from its own checkpoint: could not adopt {adopt.parent}, for {why}")
-            self.resume_from(self.newest(self.number))
+            self.resume_from(self.newest(self.number, training.base))
         else:
             self.say(f"starts anew from a checkpoint of {adopt.parent}: {why}")
             self.next_start = replace(self.next_start, config=dict(adopt.config), resume=info)

@@ -210,14 +210,14 @@ class Trial(ResilientRun):
             self.kept.discard_after(self.number, self.folder)
             self._check_beginning(resume)
 
-    def newest(self, number: int) -> CheckpointInfo | None:
-        """Return the last valid checkpoint up to report ``number``, to restart from.
+    def newest(self, number: int, base: CheckpointInfo | None) -> CheckpointInfo | None:
+        """Return the last valid checkpoint up to report ``number``, to restart from; see :meth:`ResilientRun.newest`.
 
         The folder may hold one that no event told of: a worker may have finished it before it died.
         Raises: TrialError as :meth:`recover`.
         """
         checkpoints.remove_temp_files(self.folder, self.spec.owner)
-        found = self._resume_point(number, self.base)
+        found = self._resume_point(number, base)
         self._check_beginning(found)
         return found
 
