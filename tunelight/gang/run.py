@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tunelight.checkpoints.files import age, copy_from_trial, keep_spares, resume_point, where
-from tunelight.errors import CheckpointError, GangError, TrialError
+from tunelight.checkpoints.files import age, keep_spares, where
+from tunelight.errors import GangError, TrialError
 from tunelight.gang.gang import STOP_LIMIT_S, Gang
 from tunelight.gang.orders import DRAINED
 from tunelight.gang.watch import describe_slow
 from tunelight.messages import (
-    Adopt,
-    Adopted,
     CheckpointInfo,
     Continue,
     Decision,
@@ -465,8 +463,6 @@ class ResilientRun:
             if why is None:
                 self.gang.want(self.gang.size)
 
-    # -- exchange with other trials
-
     def offer(self) -> Any:
         """Return a reference to the state of training at its boundary; None where there is none."""
         offered = self.gang.ask(Offer(), Offered) if self.training else None
@@ -475,53 +471,6 @@ class ResilientRun:
         if offered.why is not None:
             self.say(f"could not offer its state to other trials, which take its checkpoint instead: {offered.why}")
         return offered.weights
-
-    def adopt(self, adopt: Adopt) -> str | None:
-        """Take over another trial's state: in place, else by a restart from its last checkpoint, if it has one.
-
-        Returns: "memory", "disk", or None where training goes on as it was.
-        """
-        self._allow(adopt.until)
-        training = self._state
-        if not isinstance(training, Training) or (adopted := self.gang.ask(adopt, Adopted)) is None:
-            return None  # it has failed or ended: its end is the next event
-        if adopted.why is None:
-            self.next_start = replace(self.next_start, config=dict(adopt.config))
-            return "memory"
-        found, lacks = None, "it has no checkpoint"
-        try:
-            found = resume_point(adopt.folder)[0] if adopt.folder else None
-        except OSError as error:
-            lacks = f"its checkpoints cannot be read ({error})"
-        if found is not None:
-            return self._start_as(training, adopt, adopted.why)
-        self.say(f"goes on as it was: could not adopt {adopt.parent}, for {adopted.why}, and {lacks}")
-        self.gang.answer(Continue(adopt.until))
-        return None
-
-    def _start_as(self, training: Training, adopt: Adopt, why: str) -> str | None:
-        """Restart from another trial's checkpoint; from the run's own, if that one cannot be copied."""
-        self.finish("adopt")  # a checkpoint that is being written is finished by then
-        try:
-            info = copy_from_trial(
-                adopt.folder or "",
-                self.next_start.trial_dir,
-                self.number,
-                adopt.number,
-                seconds=self.seconds,
-                owner=self.next_start.owner,
-            )
-        except (OSError, CheckpointError) as error:
-            info, why = None, f"it could not be copied ({error})"
-        if info is None:
-            self.say(f"goes on as it was, from its own checkpoint: could not adopt {adopt.parent}, for {why}")
-            self.resume_from(self.newest(self.number, training.base))
-        else:
-            self.say(f"starts anew from a checkpoint of {adopt.parent}: {why}")
-            self.next_start = replace(self.next_start, config=dict(adopt.config), resume=info)
-            self.keep(info)
-        self._start(training)
-        return None if info is None else "disk"
 
 
 def drained_error(why: Stop) -> TrialError:
