@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tunelight.checkpoints.files import age, copy_from_trial, keep_spares, resume_point, where
-from tunelight.errors import CheckpointError, GangError, TrialError
+from tunelight.checkpoints.files import age, keep_spares, where
+from tunelight.errors import GangError, TrialError
 from tunelight.gang.gang import STOP_LIMIT_S, Gang
 from tunelight.gang.orders import DRAINED
 from tunelight.gang.watch import describe_slow
 from tunelight.messages import (
-    Adopt,
-    Adopted,
     CheckpointInfo,
     Continue,
     Decision,
@@ -61,7 +59,7 @@ class Order:
 
 @dataclass(slots=True)
 class Training:
-    """The ranks train, or have ended by themselves: what holds from the run's start by its owner on."""
+    """The ranks train, or have ended by themselves. It lasts through restarts, until the owner ends the run."""
 
     failures: FailureTally
     leave: Callable[[], Stop | None]
@@ -69,7 +67,7 @@ class Training:
     base: CheckpointInfo | None
     """The checkpoint from which the owner started the run; restarts do not count."""
     read: CheckpointInfo | None = None
-    """The checkpoint from which the ranks started last, and that one may still have to read."""
+    """The checkpoint from which the ranks started last, which some may still have to read."""
     met_at: float | None = None
     """When they started last; None before their first start."""
     told: Stop | None = None
@@ -152,8 +150,11 @@ class ResilientRun:
         """Keep a checkpoint that is finished: the last two, and the one that is in use."""
         self._spares = keep_spares([*self._spares, info], self.in_use)
 
-    def newest(self, number: int) -> CheckpointInfo | None:
-        """Return the newest checkpoint up to report ``number``, to restart from: the last one that ranks reported."""
+    def newest(self, number: int, base: CheckpointInfo | None) -> CheckpointInfo | None:
+        """Return the newest checkpoint up to report ``number``, to restart from: the last one that ranks reported.
+
+        ``base``: the one from which the run's owner started it.
+        """
         return self.resume
 
     def complete(self, start: Start) -> Start:
@@ -205,11 +206,6 @@ class ResilientRun:
     def in_use(self) -> CheckpointInfo | None:
         """The checkpoint that the running start continues from, and that a rank may still have to read."""
         return self._state.read if isinstance(self._state, Training) and self.training else None
-
-    @property
-    def base(self) -> CheckpointInfo | None:
-        """The checkpoint from which its owner started it last; restarts do not count."""
-        return self._state.base if isinstance(self._state, Training) else None
 
     def resume_from(self, checkpoint: CheckpointInfo | None, number: int | None = None) -> None:
         """Continue from a checkpoint at the next start; ``number``: the last report that was passed on, if another."""
@@ -271,7 +267,7 @@ class ResilientRun:
     # -- events
 
     def _moves(self, training: Training, event: Event) -> bool:
-        """Restart, fail, or train on, if the event asks for that; tell whether it does."""
+        """Change the state where an event asks for that: restart, fail, or give up an order; tell whether it does."""
         if isinstance(event, Ended) and event.error is not None:
             cause, late = self.gang.fail(event.error)
             self._keep_late(late)
@@ -379,7 +375,7 @@ class ResilientRun:
         """Start again, as often as the failure policy says."""
         while (delay_s := training.failures.fail(cause)) is not None:
             last = max([self.number, *(event.number for event in self._queue if isinstance(event, Report))])
-            self.resume_from(self.newest(last))
+            self.resume_from(self.newest(last, training.base))
             self.say(f"failed on rank {cause.rank} ({cause.type_name}: {cause.message}); going on {self._from()}")
             self._sleep(delay_s)
             try:
@@ -467,8 +463,6 @@ class ResilientRun:
             if why is None:
                 self.gang.want(self.gang.size)
 
-    # -- exchange with other trials
-
     def offer(self) -> Any:
         """Return a reference to the state of training at its boundary; None where there is none."""
         offered = self.gang.ask(Offer(), Offered) if self.training else None
@@ -477,53 +471,6 @@ class ResilientRun:
         if offered.why is not None:
             self.say(f"could not offer its state to other trials, which take its checkpoint instead: {offered.why}")
         return offered.weights
-
-    def adopt(self, adopt: Adopt) -> str | None:
-        """Take over another trial's state: in place, else by a restart from its last checkpoint, if it has one.
-
-        Returns: "memory", "disk", or None where training goes on as it was.
-        """
-        self._allow(adopt.until)
-        training = self._state
-        if not isinstance(training, Training) or (adopted := self.gang.ask(adopt, Adopted)) is None:
-            return None  # it has failed or ended: its end is the next event
-        if adopted.why is None:
-            self.next_start = replace(self.next_start, config=dict(adopt.config))
-            return "memory"
-        found, lacks = None, "it has no checkpoint"
-        try:
-            found = resume_point(adopt.folder)[0] if adopt.folder else None
-        except OSError as error:
-            lacks = f"its checkpoints cannot be read ({error})"
-        if found is not None:
-            return self._start_as(training, adopt, adopted.why)
-        self.say(f"goes on as it was: could not adopt {adopt.parent}, for {adopted.why}, and {lacks}")
-        self.gang.answer(Continue(adopt.until))
-        return None
-
-    def _start_as(self, training: Training, adopt: Adopt, why: str) -> str | None:
-        """Restart from another trial's checkpoint; from the run's own, if that one cannot be copied."""
-        self.finish("adopt")  # a checkpoint that is being written is finished by then
-        try:
-            info = copy_from_trial(
-                adopt.folder or "",
-                self.next_start.trial_dir,
-                self.number,
-                adopt.number,
-                seconds=self.seconds,
-                owner=self.next_start.owner,
-            )
-        except (OSError, CheckpointError) as error:
-            info, why = None, f"it could not be copied ({error})"
-        if info is None:
-            self.say(f"goes on as it was, from its own checkpoint: could not adopt {adopt.parent}, for {why}")
-            self.resume_from(self.newest(self.number))
-        else:
-            self.say(f"starts anew from a checkpoint of {adopt.parent}: {why}")
-            self.next_start = replace(self.next_start, config=dict(adopt.config), resume=info)
-            self.keep(info)
-        self._start(training)
-        return None if info is None else "disk"
 
 
 def drained_error(why: Stop) -> TrialError:

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,9 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import CheckpointError, TrialError
 from tunelight.gang.gang import STOP_LIMIT_S, Gang
 from tunelight.gang.orders import announce_start
-from tunelight.gang.run import ResilientRun
+from tunelight.gang.run import ResilientRun, Training
 from tunelight.gang.spec import GangSpec
-from tunelight.messages import Adopt, Adoption, CheckpointInfo, Save, Saved, Stop, WorkerError
+from tunelight.messages import Adopt, Adopted, Adoption, CheckpointInfo, Continue, Save, Saved, Stop, WorkerError
 from tunelight.policies import Divergence
 from tunelight.session.task import Start, Task
 from tunelight.stores import PUSH_LIMIT_S, store_of
@@ -210,14 +210,14 @@ class Trial(ResilientRun):
             self.kept.discard_after(self.number, self.folder)
             self._check_beginning(resume)
 
-    def newest(self, number: int) -> CheckpointInfo | None:
-        """Return the last valid checkpoint up to report ``number``, to restart from.
+    def newest(self, number: int, base: CheckpointInfo | None) -> CheckpointInfo | None:
+        """Return the last valid checkpoint up to report ``number``, to restart from; see :meth:`ResilientRun.newest`.
 
         The folder may hold one that no event told of: a worker may have finished it before it died.
         Raises: TrialError as :meth:`recover`.
         """
         checkpoints.remove_temp_files(self.folder, self.spec.owner)
-        found = self._resume_point(number, self.base)
+        found = self._resume_point(number, base)
         self._check_beginning(found)
         return found
 
@@ -240,21 +240,14 @@ class Trial(ResilientRun):
         adoption = self._adoption
         if adoption is None or (found is not None and self._has_adopted(found)):
             return found
-        seconds, copy = None if found is None else found.seconds, None
+        folder, seconds, copy = self.folder.parent / adoption.folder, None if found is None else found.seconds, None
         with suppress(OSError, CheckpointError):
-            copy = checkpoints.copy_from_trial(
-                self.folder.parent / adoption.folder,
-                self.folder,
-                adoption.number,
-                adoption.parent_number,
-                seconds,
-                owner=self.spec.owner,
-            )
+            copy = self._copied(folder, adoption.number, adoption.parent_number, seconds)
         if copy is None:
             self.say(f"what it adopted after report {adoption.number} is in no checkpoint, and lost")
             return found
         self.say(f"takes what it adopted after report {adoption.number} from a checkpoint of {adoption.parent}")
-        return self.kept.add(copy)
+        return copy
 
     def _has_adopted(self, info: CheckpointInfo) -> bool:
         """Tell whether a checkpoint has what the trial has taken over."""
@@ -263,13 +256,53 @@ class Trial(ResilientRun):
 
     # -- exchange with other trials
 
-    def adopt(self, adopt: Adopt) -> str | None:
-        """Take over another trial's training and configuration; see :meth:`ResilientRun.adopt`."""
-        how = super().adopt(adopt)
-        self._outcome = how or "none"
-        if how is not None:
-            self._adoption = Adoption(self.number, adopt.parent, Path(adopt.folder or adopt.parent).name, adopt.number)
-        return how
+    def adopt(self, adopt: Adopt) -> None:
+        """Take over another trial's state: in place, else by a restart from its last checkpoint, if it has one."""
+        self._allow(adopt.until)
+        self._outcome, training = "none", self._state
+        if not isinstance(training, Training) or (adopted := self.gang.ask(adopt, Adopted)) is None:
+            return  # it has failed or ended: its end is the next event
+        if adopted.why is None:
+            self._outcome = "memory"
+            self.next_start = replace(self.next_start, config=dict(adopt.config))
+        elif self._start_as(training, adopt, adopted.why):
+            self._outcome = "disk"
+        else:
+            return
+        self._adoption = Adoption(self.number, adopt.parent, Path(adopt.folder or adopt.parent).name, adopt.number)
+
+    def _start_as(self, training: Training, adopt: Adopt, why: str) -> bool:
+        """Restart from another trial's checkpoint, or train on as before; tell whether it has that checkpoint."""
+        found, lacks = None, "it has no checkpoint"
+        try:
+            found = checkpoints.resume_point(adopt.folder)[0] if adopt.folder else None
+        except OSError as error:
+            lacks = f"its checkpoints cannot be read ({error})"
+        if found is None:
+            self.say(f"goes on as it was: could not adopt {adopt.parent}, for {why}, and {lacks}")
+            self.gang.answer(Continue(adopt.until))
+            return False
+        self.finish("adopt")  # a checkpoint that is being written is finished by then
+        info = None
+        try:
+            info = self._copied(adopt.folder or "", self.number, adopt.number, self.seconds)
+        except (OSError, CheckpointError) as error:
+            why = f"it could not be copied ({error})"
+        if info is None:
+            self.say(f"goes on as it was, from its own checkpoint: could not adopt {adopt.parent}, for {why}")
+            self.resume_from(self.newest(self.number, training.base))
+        else:
+            self.say(f"starts anew from a checkpoint of {adopt.parent}: {why}")
+            self.next_start = replace(self.next_start, config=dict(adopt.config), resume=info)
+        self._start(training)
+        return info is not None
+
+    def _copied(
+        self, folder: str | os.PathLike[str], number: int, upto: int | None, seconds: float | None
+    ) -> CheckpointInfo | None:
+        """Return a copy of another trial's checkpoint; see :func:`tunelight.checkpoints.files.copy_from_trial`."""
+        copy = checkpoints.copy_from_trial(folder, self.folder, number, upto, seconds, owner=self.spec.owner)
+        return None if copy is None else self.kept.add(copy)
 
     def adoption(self) -> str | None:
         """Return the outcome of the last order to adopt, once: "memory", "disk" or "none"."""

@@ -452,7 +452,8 @@ def test_trials_leave_nodes_that_ray_drains_which_is_asked_every_two_seconds() -
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_what_stays_because_it_writes_no_checkpoint_leaves_once_everything_ends(at_once: bool) -> None:
-    gang = ScriptedGang([report(1, saved=False), Saved(None, 1), report(2, saved=False), report(3, saved=False)])
+    silent: Any = type("Silent", (ScriptedGang,), {"running": True})  # at last it trains, and reports nothing
+    gang = silent([report(1, saved=False), Saved(None, 1), report(2, saved=False)])
     drains, ends = Stop("Ray drains host#abcdef", save=True), Stop("all ends", save=True, ends=True)
     notices = [None, ends if at_once else drains]  # the last one stays
     run, _, said = play(gang, leave=lambda: notices.pop(0) if len(notices) > 1 else notices[0])

@@ -156,7 +156,7 @@ def test_an_error_on_the_way_of_a_decision_is_that_of_the_next_step(
             return find(folder)
         raise OSError("503 Slow Down")
 
-    monkeypatch.setattr("tunelight.gang.run.copy_from_trial", lambda *_, **__: refused(""))
+    monkeypatch.setattr(checkpoints, "copy_from_trial", lambda *_, **__: refused(""))
     monkeypatch.setattr(checkpoints, "find", refused)
     parent.step()
     child.decide(Adopt(offered(parent), {"lr": 2.0, "start": 0.0, "odd": 1}, "a", str(heads.folder("a")), until=2))

@@ -39,7 +39,7 @@ def test_a_branch_begins_with_its_copy_and_fails_where_that_is_torn_before_it_ha
     assert Path(found.path).parent.parent == tmp_path / "trial_00001"
     Path(found.path).write_text("torn")
     with pytest.raises(TrialError, match=r"is torn or gone\. Branch its parent again"):
-        trial.newest(2)
+        trial.newest(2, None)
     again = Trial(trial.spec, "00001", trial.folder, {}, root="00000", heard=2)
     with pytest.raises(TrialError, match="Branch its parent again"):
         again.recover()

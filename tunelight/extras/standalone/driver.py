@@ -318,9 +318,9 @@ class _JobRun(ResilientRun):
     def say(self, text: str) -> None:
         _say(f"tunelight: {text}")
 
-    def newest(self, number: int) -> CheckpointInfo | None:
+    def newest(self, number: int, base: CheckpointInfo | None) -> CheckpointInfo | None:
         if self.task.reports_to == "tuner":  # only what it has got counts
-            return super().newest(number)
+            return super().newest(number, base)
         return _newest(Path(self.next_start.trial_dir))
 
     def complete(self, start: Start) -> Start:
