@@ -14,9 +14,9 @@ from ray.tune.experiment import Trial
 
 import tunelight as tl
 from tests.kit.recording import Sweep
-from tunelight.compat.optuna import constraints_of
 from tunelight.errors import SettingsError
 from tunelight.extras.optuna import KINDS, OptunaSearcher
+from tunelight.extras.optuna_versions import constraints_of
 from tunelight.messages import RESULT_KEY
 from tunelight.record import read_lines
 from tunelight.searchers import SweepSearch
