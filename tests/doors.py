@@ -124,7 +124,7 @@ ROOMS: dict[str, Room] = {
 EXTRAS: dict[str, Room] = {
     "extras.figures": Room("figures of a sweep", names("extras.optuna_versions")),
     "extras.report": Room("saved reports", names("extras.figures")),
-    "extras.web": Room("the live page", names("extras.report extras.attach")),
+    "extras.web": Room("the live page", names("cli extras.report extras.attach")),
     "extras.optuna": Room("Optuna's samplers for a sweep", names("extras.earlier extras.optuna_versions")),
     "extras.optuna_versions": Room("what differs between versions of Optuna"),
     "extras.earlier": Room("trials of earlier sweeps, for a searcher to begin with"),

@@ -37,9 +37,9 @@ BROUGHT_BY_USERS = {
 """Libraries that are used where they are and missed nowhere: no dependency."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 47_662, "tests": 44_506, "benchmarks": 8_807}
+MOST_LINES = {"tunelight": 47_661, "tests": 44_506, "benchmarks": 8_807}
 MOST_FILES = 213
-MOST_CORE_LINES = 29_279
+MOST_CORE_LINES = 29_250
 """As many as there are: what is added takes as much away."""
 FRONT = frozenset({"cli", "__main__"})
 """The commands: neither core, nor extras."""

@@ -295,13 +295,13 @@ def _command(body: bytes) -> tuple[str, str, int | None, dict[str, Any]]:
 
 def _configuration(text: str, *, empty: bool = False) -> dict[str, Any]:
     """Read a configuration as the command line takes it: ``lr=0.01 "name=two words" sizes=[1,2]``."""
-    from tunelight.space.files import read_pairs, read_value
+    from tunelight.cli.overrides import read_sets
 
     try:
         words = shlex.split(text)
         if not (words or empty):
             raise ValueError("give keys and values, as lr=0.01 hidden=64")
-        return read_pairs(words, read_value, SettingsError, "give keys and values, as lr=0.01 hidden=64")
+        return read_sets(words, "")
     except (ValueError, SettingsError) as error:
         raise HTTPException(400, f"That is no configuration: {str(error).rstrip('.')}.") from error
 
