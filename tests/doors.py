@@ -122,13 +122,14 @@ ROOMS: dict[str, Room] = {
 # What a sweep does without. Each may import all of the first storey, which imports one of these only inside a function,
 # at the places of `STAIRS`.
 EXTRAS: dict[str, Room] = {
-    "extras.figures": Room("figures of a sweep"),
+    "extras.figures": Room("figures of a sweep", names("extras.optuna_versions")),
     "extras.report": Room("saved reports", names("extras.figures")),
-    "extras.web": Room("the live page", names("extras.report extras.attach")),
-    "extras.optuna": Room("Optuna's samplers for a sweep", names("extras.earlier")),
+    "extras.web": Room("the live page", names("cli extras.report extras.attach")),
+    "extras.optuna": Room("Optuna's samplers for a sweep", names("extras.earlier extras.optuna_versions")),
+    "extras.optuna_versions": Room("what differs between versions of Optuna"),
     "extras.earlier": Room("trials of earlier sweeps, for a searcher to begin with"),
     "extras.export": Room("what one takes of a trial: exports, and its model"),
-    "extras.study": Room("a sweep as an Optuna study"),
+    "extras.study": Room("a sweep as an Optuna study", names("extras.optuna_versions")),
     "extras.reproduce": Room("a trial, trained again and compared"),
     "extras.mcp": Room("`tunelight mcp`", names("cli extras.attach")),
     "extras.plan": Room("how long a sweep will take"),
@@ -189,7 +190,7 @@ HEAD = "the head of a gang passes the training code on as bytes, so that its pro
 # The longest name that fits a module is its entry: a part of a room may have one of its own.
 LIBRARIES: dict[str, Libraries] = {
     "compat": Libraries(
-        late=names(TUNE, "ray.air.execution optuna pynvml filelock", LIGHTNING),
+        late=names(TUNE, "ray.air.execution pynvml filelock", LIGHTNING),
         why="each is imported when asked for",
     ),
     "machine": Libraries(names("psutil"), why="it knows neither Ray nor torch"),
@@ -222,6 +223,7 @@ LIBRARIES: dict[str, Libraries] = {
         why="results are read where neither Ray nor torch is installed",
     ),
     "extras.optuna": Libraries(names("numpy optuna", "ray.tune"), why="its samplers are asked"),
+    "extras.optuna_versions": Libraries(late=names("optuna"), why="only what asks Optuna imports it"),
     "extras.study": Libraries(late=names("optuna"), why="it makes a study, when one is asked for"),
     "extras.figures": Libraries(
         names("numpy plotly"), late=names("optuna"), why="it draws, when a figure is asked for"
@@ -270,9 +272,7 @@ LIBRARIES: dict[str, Libraries] = {
     ),
     "extras.data.cached": Libraries(names("joblib filelock")),
     "sweep": Libraries(names("cloudpickle numpy rich yaml", TUNE), why="only workers need torch and Lightning"),
-    "extras.tuneup": Libraries(
-        names("numpy yaml ray"), late=names("ruamel.yaml"), why="only workers need torch and Lightning"
-    ),
+    "extras.tuneup": Libraries(names("numpy yaml ray"), why="only workers need torch and Lightning"),
     "extras.tuneup.worker": Libraries(names("torch"), why="it runs on workers, and a driver only sends it"),
     "cli": Libraries(names("typer"), late=names("rich yaml"), why="each command imports what it needs"),
     "extras.mcp": Libraries(names("mcp pydantic"), why="an extra"),

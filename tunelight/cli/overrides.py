@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunelight.errors import SettingsError, SpaceError, guess, unknown
+from tunelight.errors import SettingsError, SpaceError, TunelightError, guess, unknown
 
 if TYPE_CHECKING:
     from tunelight.space import SearchSpace
@@ -18,10 +18,39 @@ def read_sets(lines: Sequence[str], by: str = "--set ") -> dict[str, Any]:
 
     Raises: SettingsError for a line without ``=``, a value that is not YAML, or a repeated name.
     """
-    from tunelight.space.files import read_pairs, read_value
+    from tunelight.space.files import read_value
 
     form = f"{by.strip() or 'A configuration'} takes NAME=VALUE, model.lr=0.01 for example"
-    return read_pairs(lines, read_value, SettingsError, form, by)
+    return _pairs(lines, read_value, SettingsError, form, by)
+
+
+def _pairs(
+    words: Sequence[str], read: Callable[[str], Any], error: type[TunelightError], form: str, by: str = ""
+) -> dict[str, Any]:
+    """Return the names and values of words NAME=VALUE; ``read`` reads a value.
+
+    Args:
+        words: the words.
+        read: reads a value from its text; raises ValueError.
+        error: what is raised.
+        form: how a word is to look, with an example.
+        by: the option that the words are given by, for the errors.
+
+    Raises: ``error`` for a word of another form, a name that is given twice, a value that cannot be read.
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise error(f"{form}, not {word!r}.")
+        if name in found:
+            raise error(f"{by}{name} is given twice. Give it once.")
+        try:
+            found[name] = read(text)
+        except ValueError as reason:
+            raise error(f"{by}{word}: {reason}") from reason
+    return found
 
 
 def parsed(**options: str | None) -> dict[str, Any]:
@@ -110,7 +139,6 @@ def is_script(file: str) -> bool:
 def space_of_script(file: str, words: Sequence[str], after: Sequence[str]) -> SearchSpace:
     """Return the search space that KEY=DOMAIN words give a script. Raises: SettingsError, SpaceError."""
     from tunelight.space import SearchSpace
-    from tunelight.space.files import read_pairs
 
     if not words:
         raise SettingsError(
@@ -118,7 +146,7 @@ def space_of_script(file: str, words: Sequence[str], after: Sequence[str]) -> Se
             f"train one configuration: tunelight train {file}"
         )
     form = "A key of the search space is given as KEY=DOMAIN, lr='loguniform(1e-4, 1e-1)'"
-    return SearchSpace(read_pairs(words, read_domain, SpaceError, form), script=file, args=list(after))
+    return SearchSpace(_pairs(words, read_domain, SpaceError, form), script=file, args=list(after))
 
 
 def check_words(file: str, words: Sequence[str], after: Sequence[str]) -> None:

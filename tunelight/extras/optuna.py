@@ -19,8 +19,8 @@ from optuna.storages import InMemoryStorage
 from optuna.trial import TrialState, create_trial
 from ray.tune.search import Searcher
 
-from tunelight.compat.optuna import frozen_constraints, quiet, sampler_arguments, set_constraint
 from tunelight.errors import SettingsError, unknown
+from tunelight.extras.optuna_versions import frozen_constraints, quiet, sampler_arguments, set_constraint
 from tunelight.record import ERROR, FINISHED, INFEASIBLE, INTERRUPTED, STOPPED, is_better
 from tunelight.searchers.random import TrackingSearcher, Tried, generator
 from tunelight.settings import Mode, paired

@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tunelight.compat.optuna import frozen_constraints, quiet
 from tunelight.errors import SettingsError, StorageError, TunelightError
+from tunelight.extras.optuna_versions import frozen_constraints, quiet
 from tunelight.record import ERROR, FINISHED, INFEASIBLE, INTERRUPTED, PENDING, RUNNING, STOPPED, metric_value
 from tunelight.settings.checks import flatten
 from tunelight.space.plain import to_plain_config

@@ -5,16 +5,14 @@ Terminal, live page, report and notebook lay out these values, and compute none 
 
 from __future__ import annotations
 
-import heapq
 import json
 import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
-from tunelight.record.outcomes import OUTCOMES, RUNNING, STOPPED
-from tunelight.record.repeated import winner
+from tunelight.record.outcomes import STOPPED
 from tunelight.record.state import SweepState, TrialState, metric_value
 from tunelight.settings.checks import flatten
 
@@ -22,11 +20,6 @@ STARTING: Final = "STARTING"
 """The state shown of a trial that is RUNNING and whose workers have not met yet."""
 CELL: Final = 160
 """Characters of a value in a row."""
-MOST_ROWS: Final = 10_000
-"""Trials that a page gets: the latest."""
-MOST_CURVES: Final = 100
-"""Curves of trials that have the best values; running trials have theirs besides."""
-_MOST_LIVE: Final = 64
 _MOST_POINTS: Final = 128
 _MOST_KEYS: Final = 40
 _MOST_RUNGS: Final = 12
@@ -128,44 +121,6 @@ def row(state: SweepState, trial: TrialState, now: float | None = None) -> dict[
     }
 
 
-def head(state: SweepState, seen: ColumnStats) -> dict[str, Any]:
-    """Return what is said of the sweep as a whole, as JSON has it."""
-    total = state.sweep.get("num_samples")
-    return {
-        "trials": len(state.trials) - len(state.repetitions),
-        "repetitions": len(state.repetitions),
-        "total": total if isinstance(total, int) else None,
-        "counts": {name: count for name, count in state.counts.items() if count},
-        "best": _best(state),
-        "metric": metric_of(state),
-        "mode": state.mode,
-        "unit": unit(state.trials.values()),
-        "columns": [asdict(column) for column in columns(state, seen)],
-        "updated": state.updated,
-        "rungs": rungs(state),
-        "more": max(0, len(state.trials) - MOST_ROWS),
-    }
-
-
-def _best(state: SweepState) -> dict[str, Any] | None:
-    best = winner(state)
-    if best is None:
-        return None
-    trial = state.trials[best.trial]
-    report = {} if trial.best is None else trial.history[trial.best]
-    among = "of all trials that did not fail" if state.ahead else "of all reports"
-    if state.repetitions:
-        among = "of the configuration with the best mean"
-    return {
-        "trial": best.index,
-        "value": plain(best.value),
-        "when": when(report),
-        "among": f"{'highest' if state.mode == 'max' else 'lowest'} {among}",
-        "config": plain_pairs(flatten(trial.config_at(best.training_iteration))),
-        "report": plain_pairs(metrics_of(report)),
-    }
-
-
 def rungs(state: SweepState) -> list[dict[str, Any]]:
     """Return how many trials have come to each rung, went past it, and were stopped there; none if it is not known."""
     known = state.sweep.get("rungs") or {}
@@ -230,15 +185,6 @@ def finite(report: Mapping[str, Any], metric: str | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def with_curves(state: SweepState) -> tuple[list[TrialState], int]:
-    """Return the trials whose curves are shown, the best and those that run; and how many have reported a number."""
-    sign = -1.0 if state.mode == "max" else 1.0
-    reported = [trial for trial in state.searched if trial.value is not None]
-    best = heapq.nsmallest(MOST_CURVES, reported, key=lambda trial: sign * (trial.value or 0.0))
-    live = [trial for trial in list(state.live.values())[:_MOST_LIVE] if trial.value is not None]
-    return list({trial.id: trial for trial in [*best, *live]}.values()), len(reported)
-
-
 def sparkline(values: Sequence[float], width: int, levels: str = _LEVELS) -> str:
     """Return numbers as at most ``width`` characters of different heights, each for the mean of equally many."""
     size = max(1, math.ceil(len(values) / width))
@@ -261,11 +207,6 @@ def state_of(trial: TrialState) -> str:
     return STARTING if trial.starting else trial.state
 
 
-def colours() -> dict[str, str]:
-    """Return the colour of each state of a trial."""
-    return {name: outcome.colour for name, outcome in OUTCOMES.items()} | {STARTING: OUTCOMES[RUNNING].colour}
-
-
 def epochs(report: Mapping[str, Any]) -> int | None:
     """Return how many epochs a report has seen (Lightning counts them from 0)."""
     epoch = report.get("epoch")
@@ -283,12 +224,6 @@ def unit(trials: Iterable[TrialState]) -> str:
     return "report" if last and all(epochs(report) is None for report in last) else "epoch"
 
 
-def when(report: Mapping[str, Any]) -> str:
-    """Return which report of its trial this is, in words; epochs are counted from 1."""
-    number, epoch = report.get("training_iteration"), epochs(report)
-    return f"report {number}" if epoch is None else f"epoch {epoch} (report {number})"
-
-
 def numbers_in(report: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Yield the names of a report's numbers; nested ones as ``outer/inner``."""
     for key, value in report.items():
@@ -296,11 +231,6 @@ def numbers_in(report: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from numbers_in(value, f"{prefix}{key}/")
         elif isinstance(value, int | float) and not isinstance(value, bool) and key not in WHEN:
             yield f"{prefix}{key}"
-
-
-def metrics_of(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics of a report, without those that say when it came."""
-    return {key: value for key, value in report.items() if key not in WHEN and value is not None}
 
 
 def plain(value: Any, limit: int = CELL) -> Any:
@@ -311,9 +241,3 @@ def plain(value: Any, limit: int = CELL) -> Any:
         return value if math.isfinite(value) else str(value)
     text = json.dumps(value, default=str) if isinstance(value, Mapping | list) else str(value)
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
-
-
-def plain_pairs(values: Mapping[str, Any] | Iterable[tuple[str, Any]], limit: int = CELL) -> list[list[Any]]:
-    """Return keys and values as a list of pairs that JSON can hold."""
-    items = values.items() if isinstance(values, Mapping) else values
-    return [[plain(str(key)), plain(value, limit)] for key, value in items]

@@ -7,7 +7,7 @@ import importlib.machinery
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -100,35 +100,6 @@ def read_value(text: str) -> Any:
     if habits:
         raise ValueError(habits[0][1])
     return value
-
-
-def read_pairs(
-    words: Sequence[str], read: Callable[[str], Any], error: type[TunelightError], form: str, by: str = ""
-) -> dict[str, Any]:
-    """Return the names and values of words NAME=VALUE; ``read`` reads a value.
-
-    Args:
-        words: the words.
-        read: reads a value from its text; raises ValueError.
-        error: what is raised.
-        form: how a word is to look, with an example.
-        by: the option that the words are given by, for the errors.
-
-    Raises: ``error`` for a word of another form, a name that is given twice, a value that cannot be read.
-    """
-    found: dict[str, Any] = {}
-    for word in words:
-        name, equals, text = word.partition("=")
-        name = name.strip()
-        if not equals or not name:
-            raise error(f"{form}, not {word!r}.")
-        if name in found:
-            raise error(f"{by}{name} is given twice. Give it once.")
-        try:
-            found[name] = read(text)
-        except ValueError as reason:
-            raise error(f"{by}{word}: {reason}") from reason
-    return found
 
 
 class YamlFile:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.kit.recording import Sweep
 from tests.kit.sweeps import record
+from tunelight.extras.report.page import sweep_head
 from tunelight.record import read_record, view
 from tunelight.record.view import ColumnStats, Curve, plain
 
@@ -61,7 +62,7 @@ def test_values_are_cut_and_no_row_holds_what_json_cannot(sweep: Sweep) -> None:
 
 def test_the_head_has_the_best_configuration_with_its_report_and_counts_rungs(tmp_path: Path) -> None:
     state = record(tmp_path).record
-    head = view.head(state, ColumnStats(state.trials.values()))
+    head = sweep_head(state, ColumnStats(state.trials.values()), "digits", "finished", state.updated, space={})
     best = head["best"]
     trial = state.trials[f"{best['trial']:05d}"]
     assert best["value"] == trial.value == min(one.value for one in state.from_scratch if one.value and not one.failed)

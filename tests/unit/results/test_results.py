@@ -18,7 +18,6 @@ from optuna.trial import TrialState
 
 import tunelight as tl
 from tests.kit.recording import ERROR, Sweep, Writer, written_checkpoint
-from tunelight.compat.optuna import constraints_of
 from tunelight.errors import (
     CheckpointError,
     ImportPathError,
@@ -27,6 +26,7 @@ from tunelight.errors import (
     StorageError,
     TrainFunctionError,
 )
+from tunelight.extras.optuna_versions import constraints_of
 from tunelight.extras.report.page import log_end
 from tunelight.results import SweepResults, TrialResult
 

@@ -13,9 +13,9 @@ from optuna.trial import TrialState
 
 import tunelight as tl
 from tests.kit.recording import Sweep, Tune, queued
-from tunelight.compat.optuna import constraints_of
 from tunelight.errors import SettingsError
 from tunelight.extras.optuna import KINDS, OptunaSearcher
+from tunelight.extras.optuna_versions import constraints_of
 from tunelight.record import read_lines
 from tunelight.space import SearchSpace
 from tunelight.space.kinds import kind_of

@@ -16,10 +16,10 @@ from ray.tune.search.optuna import OptunaSearch
 import tunelight as tl
 from tests.kit.recording import Sweep, queued
 from tests.unit.searchers.test_optuna import FLAT, counts, report
-from tunelight.compat.optuna import constraints_of
 from tunelight.errors import SettingsError, StorageError
 from tunelight.extras.earlier import read_earlier
 from tunelight.extras.optuna import OptunaSearcher
+from tunelight.extras.optuna_versions import constraints_of
 from tunelight.record import read_sweep_file
 from tunelight.schedulers import GangPBT
 from tunelight.searchers import GridSearcher, RandomSearcher

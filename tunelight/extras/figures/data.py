@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
-from tunelight.compat.optuna import quiet
 from tunelight.errors import MetricError, unknown
+from tunelight.extras.optuna_versions import quiet
 from tunelight.record import OUTCOMES, is_better
 from tunelight.record.view import finite, numbers_in, progress
 from tunelight.settings.checks import flatten

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import heapq
 import html
 import importlib.util
 import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from importlib import resources
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tunelight.errors import ReportError, first_of, guess
-from tunelight.record import read_sweep_file, view, winner, write_text
-from tunelight.record.view import numbers_in, plain, plain_pairs
+from tunelight.record import OUTCOMES, RUNNING, read_sweep_file, view, winner, write_text
+from tunelight.record.view import numbers_in, plain
 from tunelight.reporting.words import age, compact, elapsed, event_line
 from tunelight.results.trial import counted, lines_of
 from tunelight.settings.checks import flatten
@@ -36,6 +38,11 @@ FILE: Final = "report.html"
 SCRIPTS: Final = ("page.js", "live.js", "sweep.js")
 STYLE: Final = "page.css"
 LINKS: Final = {"#curves": "Curves", "#trials": "Trials", "#figures": "Figures", "#events": "Events"}
+MOST_ROWS: Final = 10_000
+"""Trials that a page gets: the latest."""
+_MOST_BEST: Final = 100
+"""Curves of trials that have the best values; running trials have theirs besides."""
+_MOST_LIVE: Final = 64
 _EVENT: Final = 400
 """Characters of an event."""
 
@@ -60,8 +67,8 @@ def report(results: SweepResults, path: str | os.PathLike[str]) -> Path:
 def page(results: SweepResults) -> str:
     """Return the HTML of one sweep's report."""
     state, seen = results.record, view.ColumnStats(results.record.trials.values())
-    trials = [state.trials[trial.id] for trial in results.every_trial][-view.MOST_ROWS :]
-    curves, reported = view.with_curves(state)
+    trials = [state.trials[trial.id] for trial in results.every_trial][-MOST_ROWS:]
+    curves, reported = with_curves(state)
     metric = view.metric_of(state)
     shown, which = chosen(results)
     best = winner(state)
@@ -103,13 +110,82 @@ def sweep_head(
     """
     lines = [(event[0], event_line(state, event)) for event in reversed(list(state.events))]
     return {
-        **view.head(state, seen),
+        **_head(state, seen),
         "name": name,
         "state": standing,
         "seconds": age(state, until or 0.0),
         "even": even_scales(space or {}),
         "events": [[at, view.plain(line, _EVENT)] for at, line in lines if line],
     }
+
+
+def _head(state: SweepState, seen: view.ColumnStats) -> dict[str, Any]:
+    """Return what is said of the sweep as a whole, as JSON has it."""
+    total = state.sweep.get("num_samples")
+    return {
+        "trials": len(state.trials) - len(state.repetitions),
+        "repetitions": len(state.repetitions),
+        "total": total if isinstance(total, int) else None,
+        "counts": {name: count for name, count in state.counts.items() if count},
+        "best": _best(state),
+        "metric": view.metric_of(state),
+        "mode": state.mode,
+        "unit": view.unit(state.trials.values()),
+        "columns": [asdict(column) for column in view.columns(state, seen)],
+        "updated": state.updated,
+        "rungs": view.rungs(state),
+        "more": max(0, len(state.trials) - MOST_ROWS),
+    }
+
+
+def _best(state: SweepState) -> dict[str, Any] | None:
+    best = winner(state)
+    if best is None:
+        return None
+    trial = state.trials[best.trial]
+    report = {} if trial.best is None else trial.history[trial.best]
+    among = "of all trials that did not fail" if state.ahead else "of all reports"
+    if state.repetitions:
+        among = "of the configuration with the best mean"
+    return {
+        "trial": best.index,
+        "value": plain(best.value),
+        "when": _when(report),
+        "among": f"{'highest' if state.mode == 'max' else 'lowest'} {among}",
+        "config": _plain_pairs(flatten(trial.config_at(best.training_iteration))),
+        "report": _plain_pairs(_metrics_of(report)),
+    }
+
+
+def with_curves(state: SweepState) -> tuple[list[TrialState], int]:
+    """Return the trials whose curves are shown, the best and those that run; and how many have reported a number."""
+    sign = -1.0 if state.mode == "max" else 1.0
+    reported = [trial for trial in state.searched if trial.value is not None]
+    best = heapq.nsmallest(_MOST_BEST, reported, key=lambda trial: sign * (trial.value or 0.0))
+    live = [trial for trial in list(state.live.values())[:_MOST_LIVE] if trial.value is not None]
+    return list({trial.id: trial for trial in [*best, *live]}.values()), len(reported)
+
+
+def colours() -> dict[str, str]:
+    """Return the colour of each state of a trial."""
+    return {name: outcome.colour for name, outcome in OUTCOMES.items()} | {view.STARTING: OUTCOMES[RUNNING].colour}
+
+
+def _when(report: Mapping[str, Any]) -> str:
+    """Return which report of its trial this is, in words; epochs are counted from 1."""
+    number, epoch = report.get("training_iteration"), view.epochs(report)
+    return f"report {number}" if epoch is None else f"epoch {epoch} (report {number})"
+
+
+def _metrics_of(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics of a report, without those that say when it came."""
+    return {key: value for key, value in report.items() if key not in view.WHEN and value is not None}
+
+
+def _plain_pairs(values: Mapping[str, Any] | Iterable[tuple[str, Any]], limit: int = view.CELL) -> list[list[Any]]:
+    """Return keys and values as a list of pairs that JSON can hold."""
+    items = values.items() if isinstance(values, Mapping) else values
+    return [[plain(str(key)), plain(value, limit)] for key, value in items]
 
 
 def _saved(title: str, body: Iterable[str], *, told: dict[str, Any], data: dict[str, Any]) -> str:
@@ -130,7 +206,7 @@ def _saved(title: str, body: Iterable[str], *, told: dict[str, Any], data: dict[
     inlined = [
         f'<script type="application/json" id="data-{name}">{_in_script(value)}</script>' for name, value in data.items()
     ]
-    told = {**told, "saved": True, "readOnly": True, "colours": view.colours()}
+    told = {**told, "saved": True, "readOnly": True, "colours": colours()}
     return frame(
         "sweep",
         title,
@@ -290,7 +366,7 @@ def parts(results: SweepResults) -> Iterator[tuple[str, Section | None]]:
     """Yield the sections of a sweep's page by their names in :data:`PARTS`; None where there is nothing to show."""
     from tunelight.extras.figures import FIGURES
 
-    curves, reported = view.with_curves(results.record)
+    curves, reported = with_curves(results.record)
     for name in PARTS:
         if name in FIGURES:
             # The page's own curves are those of all trials, unless there are too many.
@@ -458,8 +534,8 @@ def _facts(trial: TrialResult, state: TrialState) -> list[tuple[str, Any]]:
     if trial.history:
         facts.append(("reports", len(trial.history)))
     if trial.metrics:
-        facts.append(("best report", view.when(trial.metrics)))
-        facts += view.metrics_of(trial.metrics).items()
+        facts.append(("best report", _when(trial.metrics)))
+        facts += _metrics_of(trial.metrics).items()
     facts += [("time", elapsed(trial.seconds)), ("workers", state.workers), ("seed", trial.seed)]
     return [(key, value) for key, value in facts if value is not None]
 
@@ -532,7 +608,7 @@ def _ranks(nodes: Sequence[str]) -> str:
 
 
 def _pairs(title: str, rows: Mapping[str, Any] | Sequence[tuple[str, Any]], limit: int = view.CELL) -> Block:
-    return {"title": title, "pairs": plain_pairs(rows, limit)}
+    return {"title": title, "pairs": _plain_pairs(rows, limit)}
 
 
 def _cut_items(items: list[str], most: int) -> Block:

@@ -36,10 +36,10 @@ from starlette.routing import Route
 from tunelight import stores
 from tunelight.errors import CommandError, SettingsError, TunelightError
 from tunelight.extras.attach import ask
-from tunelight.extras.report.page import LINKS, LOG, PARTS, SCRIPTS, STYLE, Block, asset, frame, trial_blocks
+from tunelight.extras.report.page import LINKS, LOG, PARTS, SCRIPTS, STYLE, Block, asset, colours, frame, trial_blocks
 from tunelight.extras.web.drawing import Drawing
 from tunelight.extras.web.watch import SweepList, SweepWatch, encode
-from tunelight.record import TERMINAL, read_sweep_file, read_trial, view
+from tunelight.record import TERMINAL, read_sweep_file, read_trial
 from tunelight.results import SweepResults
 from tunelight.stores.masking import masked
 
@@ -295,13 +295,13 @@ def _command(body: bytes) -> tuple[str, str, int | None, dict[str, Any]]:
 
 def _configuration(text: str, *, empty: bool = False) -> dict[str, Any]:
     """Read a configuration as the command line takes it: ``lr=0.01 "name=two words" sizes=[1,2]``."""
-    from tunelight.space.files import read_pairs, read_value
+    from tunelight.cli.overrides import read_sets
 
     try:
         words = shlex.split(text)
         if not (words or empty):
             raise ValueError("give keys and values, as lr=0.01 hidden=64")
-        return read_pairs(words, read_value, SettingsError, "give keys and values, as lr=0.01 hidden=64")
+        return read_sets(words, "")
     except (ValueError, SettingsError) as error:
         raise HTTPException(400, f"That is no configuration: {str(error).rstrip('.')}.") from error
 
@@ -481,7 +481,7 @@ def _page(kind: str, title: str, links: Mapping[str, str], **told: Any) -> str:
         kind,
         title,
         links,
-        {**told, "plotly": address(PLOTLY), "colours": view.colours()},
+        {**told, "plotly": address(PLOTLY), "colours": colours()},
         head=[f'<link rel="stylesheet" href="{address(STYLE)}">', '<link rel="icon" href="data:,">'],
         body=[_NO_SCRIPT, asset(f"{kind}.html")],
         scripts=[f'<script src="{address(name)}"></script>' for name in SCRIPTS],

@@ -15,7 +15,7 @@ from typing import Any, Final
 from tunelight import stores
 from tunelight.errors import StorageError
 from tunelight.extras.attach import RecordFollower
-from tunelight.extras.report.page import sweep_head
+from tunelight.extras.report.page import MOST_ROWS, sweep_head, with_curves
 from tunelight.record import Found, SweepState, TrialState, driver_of, read_sweep_file, view, winner
 from tunelight.settings.checks import flatten
 
@@ -156,7 +156,7 @@ class SweepWatch:
     def rows(self, since: int) -> list[dict[str, Any]]:
         """Return the trials that have changed after version ``since``, the earliest change first."""
         with self._lock:
-            first = len(self._state.trials) - view.MOST_ROWS
+            first = len(self._state.trials) - MOST_ROWS
             changed = []
             for trial_id, version in reversed(self._changed.items()):
                 if version <= since:
@@ -184,7 +184,7 @@ class SweepWatch:
             sent: by trial, the version of the curve that the page has; it is brought up to date.
         """
         with self._lock:
-            trials, reported = view.with_curves(self._state)
+            trials, reported = with_curves(self._state)
             shown = {trial.index: trial.id for trial in trials}
             grown = {}
             for index, trial_id in shown.items():

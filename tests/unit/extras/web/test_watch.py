@@ -19,11 +19,12 @@ from tests.kit.recording import Sweep
 from tests.kit.sweeps import record
 from tests.kit.waiting import until
 from tunelight.errors import ReportError, SettingsError
+from tunelight.extras.report import page
 from tunelight.extras.web import server
 from tunelight.extras.web.app import log_part
 from tunelight.extras.web.beside import LivePage, check_web
 from tunelight.extras.web.watch import SweepList, SweepWatch
-from tunelight.record import Record, leased, list_sweeps, mirrored, read_trial, view, write_sweep_file
+from tunelight.record import Record, leased, list_sweeps, mirrored, read_trial, write_sweep_file
 
 
 def watched(folder: Path) -> SweepWatch:
@@ -65,7 +66,7 @@ def test_only_what_changed_comes_again(tmp_path: Path) -> None:
 def test_of_many_trials_the_best_curves_and_those_that_run_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(view, "MOST_CURVES", 2)
+    monkeypatch.setattr(page, "_MOST_BEST", 2)
     sweep = Sweep(tmp_path)
     trials = [sweep.add(lr=number) for number in range(6)]
     sweep.step()
@@ -87,7 +88,8 @@ def test_of_many_trials_the_best_curves_and_those_that_run_are_shown(
 def test_rows_are_those_of_the_latest_trials_and_the_head_says_how_many_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(view, "MOST_ROWS", 3)
+    for module in ("report.page", "web.watch"):
+        monkeypatch.setattr(f"tunelight.extras.{module}.MOST_ROWS", 3)
     record(tmp_path, trials=8)
     watch = watched(tmp_path)
     assert {row["i"] for row in watch.rows(0)} == {5, 6, 7}
