@@ -212,6 +212,9 @@ def test_two_fixed_values_that_look_like_bounds_are_warned_about_and_nested_keys
 # --- what tl.run refuses before Ray starts, and leaves no folder for
 
 
+MODEL = {"model": DigitsClassifier}
+
+
 def train(config: dict[str, Any]) -> None:
     """Never run."""
 
@@ -240,15 +243,24 @@ def train(config: dict[str, Any]) -> None:
         ({"runtime_env": {"env_vars": {"A": 1}}}, SettingsError, "must be text, not int. Quote it"),
         ({"train": "train.py"}, ImportPathError, "is a file, not an import path.* 'train:train'"),
         ({"train": None, "model": nn.Linear}, TrainFunctionError, "model=Linear is no LightningModule"),
+        ({"train": None, **MODEL, "metric": None}, SettingsError, "No metric is given"),
+        (MODEL, SettingsError, "train and model= are given"),
+        ({"train": None, **MODEL, "search_space": {"model.learning_rate": 0.1}}, SpaceError, "Did you mean 'lr'?"),
+        ({"train": None, **MODEL, "search_space": {"modle.lr": 0.1}}, SpaceError, "Did you mean 'model'?"),
+        ({"search_space": {}}, SpaceError, "The search space is empty. Give it one domain or more"),
+        ({"search_space": [1, 2]}, SpaceError, "a dict of domains, the path of a YAML file"),
+        ({"resources_per_trial": {"cpus": 2}}, SettingsError, "'cpus'. Did you mean 'cpu'"),
+        ({"mode": "maximum"}, SettingsError, r"mode must be 'min' \(less is better\) or 'max'"),
         ({"address": "127.0.0.1:1"}, ResourceError, "does not answer"),
     ],
 )
 def test_it_is_refused_with_a_sentence(
     tmp_path: Path, given: dict[str, Any], error: type[TunelightError], says: str
 ) -> None:
-    settings: dict[str, Any] = {"train": train, "metric": "loss", "storage": tmp_path / "new" / "folder", **given}
+    folder, space = tmp_path / "new" / "folder", {"x": tl.uniform(0, 1)}
+    settings: dict[str, Any] = {"search_space": space, "train": train, "metric": "loss", "storage": folder, **given}
     with pytest.raises(error, match=says):
-        tl.run({"x": tl.uniform(0, 1)}, **settings)
+        tl.run(**settings)
     assert not ray.is_initialized()
     assert list(tmp_path.iterdir()) == []
 
