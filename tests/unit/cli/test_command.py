@@ -284,6 +284,8 @@ WRONG_SETS = {
         (["extend", "nothing"], "No such command 'extend'. Use: tunelight resume SWEEP --num-samples N"),
         ([*PLAN, "4"], "cluster"),
         ([*PLAN, "1x8", "--set", "metric=a"], "A plan does not"),
+        (["tune-up", "digits_mlp", "--try-workers", "1;2"], "--try-workers must be a whole number of 1 or more"),
+        (["tune-up", "digits_mlp", "--write"], "--write needs a file of your own"),
         (["show", "nothing", "3", "--follow"], "--follow shows the sweep as it goes on"),
         (["show", "nothing", "--columns", "lr"], "Give --follow, too"),
         (["report", "nothing", "--format", "png"], "Give --figures all"),
