@@ -138,11 +138,6 @@ def test_a_process_has_one_flavour():
     assert names.flavour() == before
 
 
-def test_only_names_of_packages_can_be_chosen():
-    with pytest.raises(SettingsError, match=r"no package of Lightning named 'lightening'.*Did you mean 'lightning'"):
-        tunelight.use("lightening")
-
-
 @pytest.mark.parametrize(
     ("imported", "code", "chosen"),
     [
