@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.doors import PACKAGE
+from tests.kit.programs import printed_by
 from tests.lean import DRIVER_ONLY
 
 HEAD = "tunelight.trial.trainable tunelight.extras.plain_tune tunelight.cluster.connect tunelight.extras.data.server"
@@ -28,15 +25,11 @@ FIGURES = ("kaleido", "optuna_dashboard", "plotly")
     ids=["head", "worker", "driver"],
 )
 def test_each_process_starts_without_what_it_does_not_use(needed, hidden):
-    code = f"""
+    printed_by(f"""
 import importlib, importlib.util, sys
 from tests.lean import hide
 hide({hidden!r})
 assert not any(map(importlib.util.find_spec, {hidden!r}))
 for name in {needed.split()!r}:
     importlib.import_module(name)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, done.stderr
+""")

@@ -141,6 +141,8 @@ def test_a_sweep_is_found_by_name_by_path_and_as_the_last_that_reproduces_no_tri
 def test_an_unknown_sweep_is_an_error_that_lists_those_that_there_are(runs):
     assert "holds some: digits" in call("show", "tunelight_runs", code=BAD_INPUT).stderr
     assert "none at all in" in call("show", "x", "--storage", "elsewhere", code=BAD_INPUT).stderr
+    assert "There are: digits; or say 'last'" in call("show", "nothing", code=BAD_INPUT).stderr
+    assert "has no trial '99'. It has: 00000" in call("show", "last", 99, code=BAD_INPUT).stderr
 
 
 def test_show_and_ls_tell_a_sweep_that_runs_from_one_that_was_cut_off(tmp_path, monkeypatch):
@@ -181,6 +183,7 @@ def test_export_takes_any_trial_and_format(runs):
     assert yaml.safe_load(Path("one.yaml").read_text())["trial"] == "00001"
     said = call("best", "digits", "--export", "a", "--format", "jsn", code=BAD_INPUT).stderr
     assert "Did you mean 'json'?" in said
+    assert ".sh, or say --format" in call("best", "digits", "--export", "best.txt", code=BAD_INPUT).stderr
     for words in (["--format", "json"], ["--checkpoint"]):
         assert "Give --export FILE" in call("best", "digits", *words, code=BAD_INPUT).stderr
 
@@ -268,11 +271,21 @@ WRONG_SETS = {
     [
         *((["check", "space.yaml", "--set", line], message) for line, message in WRONG_SETS.items()),
         (["run", "space.yaml", "--num-samples", "2", "--set", "num_samples=3"], "--set and by --num-samples"),
+        (["rnu", "space.yaml"], "No such command 'rnu'. Did you mean 'run'?"),
+        (["run", "space.yaml", "--num-sample", "3"], "--num-samples"),
+        (["run", "space.yaml", "--max-concurrent", "3"], "--set max_concurrent="),
+        (["run", "spaec.yaml"], "Did you mean 'space.yaml'?"),
+        (["run", "space.yaml", "--set", "model.lr"], "NAME=VALUE"),
+        (["run", "space.yaml", "--workers", "two"], "--workers takes a whole number"),
+        (["run", "space.yaml", "-n", "0"], "--num-samples must be a whole number of 1 or more, not 0"),
+        (["run", "space.yaml", "--resume"], "--resume is given without --name"),
         (["resume", "nothing"], "There is no sweep"),
         (["report", "one", "another"], "A report is of one sweep"),
         (["extend", "nothing"], "No such command 'extend'. Use: tunelight resume SWEEP --num-samples N"),
         ([*PLAN, "4"], "cluster"),
         ([*PLAN, "1x8", "--set", "metric=a"], "A plan does not"),
+        (["tune-up", "digits_mlp", "--try-workers", "1;2"], "--try-workers must be a whole number of 1 or more"),
+        (["tune-up", "digits_mlp", "--write"], "--write needs a file of your own"),
         (["show", "nothing", "3", "--follow"], "--follow shows the sweep as it goes on"),
         (["show", "nothing", "--columns", "lr"], "Give --follow, too"),
         (["report", "nothing", "--format", "png"], "Give --figures all"),

@@ -12,11 +12,11 @@ import anyio
 import pytest
 from mcp import Client
 from mcp.types import TextContent
-from typer.testing import CliRunner
 
 from tests.kit import sweeps
 from tests.unit.cli.conftest import SPACE
-from tunelight.cli import app
+from tests.unit.cli.test_command import call as command_line
+from tunelight.cli.app import BAD_INPUT
 from tunelight.cli.overrides import read_sets
 from tunelight.errors import SettingsError
 from tunelight.extras.mcp import _HARMLESS, _sets, make_server
@@ -164,6 +164,4 @@ def test_without_the_package_the_extra_is_named_and_a_missing_folder_is_refused(
     monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
     monkeypatch.delitem(sys.modules, "tunelight.extras.mcp", raising=False)
     for folder, said in (tmp_path, "pip install 'tunelight[mcp]'"), (tmp_path / "nowhere", "There is no folder"):
-        done = CliRunner().invoke(app, ["mcp", str(folder)])
-        assert done.exit_code == 2
-        assert said in done.output
+        assert said in command_line("mcp", folder, code=BAD_INPUT).output

@@ -12,10 +12,10 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped] # its stubs are a package of their own
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from tests import docs
 from tests.kit import sweeps
+from tests.unit.cli.test_command import call
 from tunelight.cli import app
 from tunelight.cli.inspect import events
 from tunelight.cli.printing import print_answer
@@ -37,9 +37,7 @@ def check(name: str, printed: Any) -> None:
 
 
 def printed(*words: str, code: int = 0) -> Any:
-    done = CliRunner().invoke(app, [*words, "--json"])
-    assert done.exit_code == code, (done.exit_code, done.output, done.exception)
-    return json.loads(done.stdout)
+    return json.loads(call(*words, "--json", code=code).stdout)
 
 
 def test_every_command_that_takes_json_is_in_the_schema():
@@ -95,9 +93,7 @@ def test_an_error_and_an_answer(runs, capsys):
 def test_a_sweep_is_followed_line_by_line_to_its_end(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sweeps.record(tmp_path / "tunelight_runs" / "s")
-    done = CliRunner().invoke(app, ["show", "s", "--follow", "--json"])
-    assert done.exit_code == 0
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    lines = [json.loads(line) for line in call("show", "s", "--follow", "--json").stdout.splitlines()]
     for line in lines:
         check("show --follow", line)
     assert {"sweep", "trial", "state", "report", "note", "end"} <= {line["type"] for line in lines}

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from tests.unit.cli.test_command import call
-from tunelight.cli import app
 from tunelight.cli.app import BAD_INPUT
 from tunelight.cli.overrides import is_script, read_domain, space_of_script, spell_after_dashes
 from tunelight.cli.starter import FILES, write_starter
@@ -156,20 +154,14 @@ def test_a_word_that_is_no_domain_is_refused(words: list[str], said: str) -> Non
     assert said in str(error.value)
 
 
-def check(*words: str) -> Any:
-    return CliRunner().invoke(app, ["check", *words, "--set", "metric=val_loss"])
-
-
 def test_what_only_a_script_takes_is_refused_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LR_SCRIPT)
     (tmp_path / "space.yaml").write_text("script: train.py\nspace:\n  lr: {uniform: [0, 1]}\nmetric: val_loss\n")
-    assert check(str(tmp_path / "space.yaml")).exit_code == 0
-    said = check(str(tmp_path / "space.yaml"), "lr=0.1")
-    assert said.exit_code == 2
-    assert "Fix a key by --set lr=0.1" in said.output
-    said = check(str(tmp_path / "train.py"))
-    assert said.exit_code == 2
-    assert "There is nothing to search" in said.output
+    metric = ("--set", "metric=val_loss")
+    call("check", tmp_path / "space.yaml", *metric)
+    said = call("check", tmp_path / "space.yaml", "lr=0.1", *metric, code=BAD_INPUT).output
+    assert "Fix a key by --set lr=0.1" in said
+    assert "There is nothing to search" in call("check", tmp_path / "train.py", *metric, code=BAD_INPUT).output
 
 
 def test_a_module_is_run_as_python_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

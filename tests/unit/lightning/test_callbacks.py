@@ -63,11 +63,6 @@ def test_the_last_epoch_is_the_one_that_was_trained(reports: list[Any]) -> None:
     assert reports[0].epoch == 3  # current_epoch is 4 by then: four epochs are complete
 
 
-def test_an_unknown_hook_gets_a_guess() -> None:
-    with pytest.raises(SettingsError, match="Did you mean 'on_validation_end'"):
-        TuneReportCallback(on="validaton_end")
-
-
 def test_every_n_leaves_reports_out(reports: list[Any]) -> None:
     callback = TuneReportCallback(every_n=3)
     for _ in range(7):

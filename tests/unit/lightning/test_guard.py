@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from importlib import import_module
@@ -15,6 +13,7 @@ import pytest
 
 from tests import flavours
 from tests.kit import tasks
+from tests.kit.programs import printed_by
 from tests.kit.training import QUIET
 from tunelight.compat.lightning import FABRIC, flavour, pl
 from tunelight.errors import StrategyError
@@ -64,21 +63,18 @@ heavy = ("torch", "pytorch_lightning", "lightning.", "lightning_fabric", "ray", 
 found = [name for name in sys.modules if name.startswith(heavy)]
 assert not found, found
 """
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
+    printed_by(code)
 
 
 def test_a_trainer_of_a_lightning_that_tunelight_does_not_know_is_left_alone() -> None:
     """It finds the guard by itself, as installed."""
-    code = """
+    printed_by("""
 import lightning.pytorch
 import pytorch_lightning
 for package in (pytorch_lightning, lightning.pytorch):
     package.__version__ = "2.2.5"
     package.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu")
-"""
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=100)
-    assert done.returncode == 0, done.stderr
+""")
 
 
 def test_a_class_that_derives_from_the_other_trainer_is_known(trial: Any) -> None:

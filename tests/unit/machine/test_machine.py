@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import tunelight
+from tests.kit.programs import printed_by
 from tunelight.errors import GangError
 from tunelight.gang.membership import Membership
 from tunelight.gang.placement import Location
@@ -102,9 +103,8 @@ with ThreadPoolExecutor(1) as pool:
     child.communicate(b"\\n")
 print(before, during, has_children())
 """
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30).stdout
     known = "False" if sys.platform == "linux" else "True"  # other systems do not say
-    assert said.split() == [known, "True", known]
+    assert printed_by(code).split() == [known, "True", known]
 
 
 # --- a tunelight on the import path that nobody has installed ---------------------------------------------

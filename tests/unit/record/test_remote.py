@@ -11,6 +11,7 @@ import pytest
 
 from tests.kit.recording import overtaken
 from tests.kit.waiting import until
+from tests.unit.stores.test_stores import there
 from tunelight import stores
 from tunelight.errors import CommandError, SettingsError, StorageError
 from tunelight.extras.attach import RecordFollower, ask
@@ -30,13 +31,7 @@ from tunelight.record import (
 from tunelight.record import remote as remote_module
 from tunelight.record.lease import COMMANDS_FILE, Lease, Owner, Owners, claim
 from tunelight.record.remote import StoreMirror, pull
-from tunelight.stores import Store, store_of
-
-
-def there(folder: Path) -> Store:
-    store = store_of(folder)
-    assert store is not None
-    return store
+from tunelight.stores import Store
 
 
 def upload(folder: Path) -> bool:

@@ -27,10 +27,6 @@ NOW = 1_000_000.0
 class State(Lines):
     """A sweep's state, made of the lines of a record."""
 
-    def __init__(self, **told: Any) -> None:
-        super().__init__()
-        self.line("sweep", sweep={"name": "digits", "metric": "loss", "mode": "min", **told})
-
     def trial(
         self,
         *losses: float,

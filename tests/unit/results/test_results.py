@@ -6,8 +6,6 @@ import json
 import math
 import pickle
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import yaml
 from optuna.trial import TrialState
 
 import tunelight as tl
+from tests.kit.programs import printed_by
 from tests.kit.recording import ERROR, Sweep, Writer, written_checkpoint
 from tunelight.errors import (
     CheckpointError,
@@ -238,8 +237,7 @@ def test_reading_results_imports_neither_torch_nor_lightning_and_works_without_r
         "print(SweepResults.load(sys.argv[1]).best.value)\n"
         "assert not {'torch', 'pytorch_lightning', 'pandas'} & set(sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(three.folder)], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("0.2\n", "")
+    assert printed_by(code, str(three.folder)) == "0.2\n"
 
 
 # --- the end of a trial's log -----------------------------------------------------------------------------

@@ -111,18 +111,18 @@ def test_what_gains_nothing_is_given_back():
 
 
 def test_two_that_grow_are_not_promised_the_same_slots():
-    growth = growing(most=8, slots=8)
+    growth = growing(most=8, slots=7)
     first, second = going(growth, 0), going(growth, 1)
     for member in (first, second):
         for at in (1, 2):
             hear(growth, member, at, 10.0 * at, 1)
         growth.adjust(None, member, 20, 20, alone=True)
-    assert (first.target_workers, second.target_workers) == (4, 4)
-    growth._members.move(second, State.ENDED)
-    growth.gone(second)
-    hear(growth, first, 3, 25.0, 4)
-    growth.adjust(None, first, 20, 20, alone=True)
-    assert first.target_workers == 8
+    assert (first.target_workers, second.target_workers) == (4, 2)
+    growth._members.move(first, State.ENDED)
+    growth.gone(first)
+    hear(growth, second, 3, 25.0, 2)
+    growth.adjust(None, second, 20, 20, alone=True)
+    assert second.target_workers == 4
 
 
 def test_who_has_more_to_train_gets_more_of_the_cluster():

@@ -25,15 +25,11 @@ from tests.curves import FREE, Given, falling
 from tests.unit.schedulers.test_asha import STOP, TUNE, add, make_asha, report
 from tests.world import Simulation, simulate
 from tunelight.compat.ray import stub_trial
-from tunelight.errors import SettingsError
 from tunelight.extras.reproduce import Until
 from tunelight.messages import Continue
 from tunelight.schedulers import ASHA, ElasticASHA, GangPBT
 from tunelight.schedulers.base import adapted
-from tunelight.schedulers.choose import build_scheduler
 from tunelight.schedulers.wrapper import SweepScheduler
-from tunelight.settings import Settings
-from tunelight.settings.values import Repeats
 
 TIME: dict[str, Any] = {"time_attr": "training_iteration", "metric": "loss", "mode": "min"}
 JUDGED: dict[str, Any] = {"metric": "loss", "mode": "min"}
@@ -184,11 +180,6 @@ def test_the_scheduler_learns_nothing_of_a_repetition(call: str) -> None:
     assert heard == []
     getattr(sparing, call)(None, stub_trial("a", {}), *result)
     assert heard == [call]
-
-
-def test_repeats_are_refused_where_trials_change_their_configuration() -> None:
-    with pytest.raises(SettingsError, match=r"GangPBT trials change their configuration.*Leave repeats out, or choose"):
-        build_scheduler(Settings(metric="loss", repeats=Repeats(2), scheduler="gang_pbt"))
 
 
 def test_until_says_where_a_trial_was_to_end():

@@ -119,6 +119,7 @@ def test_the_schema_accepts_whatever_is_described():
         ("space:\n  a:\n    choice: [1, 2\nnum_samples: 3", "3:13", "this is not valid YAML: while parsing a flow"),
         ("space:\n  a: 'b\n  c: 1", "2:6", "this is not valid YAML: while scanning a quoted scalar"),
         ("space:\n  a 1\n  b: 2", "3:4", "this is not valid YAML: mapping values"),
+        ("space:\n\ta: 1", "2:1", "this is not valid YAML"),
         ("space:\n  a: {loguniform: [1e-4 1e-1]}", "2:7", "a: commas stand between arguments: {loguniform: "),
     ],
 )  # fmt: skip

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 import tunelight as tl
 from tests.kit.recording import Writer
-from tunelight.cli import app
+from tests.unit.cli.test_command import call
 from tunelight.errors import SettingsError
 from tunelight.extras.report.page import page
 from tunelight.extras.reproduce import _prepare
@@ -114,9 +113,7 @@ def edited(tmp_path: Path) -> SweepResults:
 def test_secrets_in_an_edited_file_are_not_shown_nor_in_what_is_made_of_it(edited):
     assert SECRET not in page(edited) + edited.summary()
     for words in (["show", "digits"], ["show", "digits", "0", "--json"], ["best", "digits", "--json"]):
-        done = CliRunner().invoke(app, [*words, "--storage", str(edited.folder.parent)])
-        assert done.exit_code == 0, done.output
-        assert SECRET not in done.output
+        assert SECRET not in call(*words, "--storage", edited.folder.parent).output
     found = _prepare(edited, edited.trials[0], read_sweep_file(edited.folder))
     for file in filter(Path.is_file, found.rglob("*")):
         assert SECRET not in file.read_text()

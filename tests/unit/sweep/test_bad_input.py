@@ -180,6 +180,8 @@ def mistyped(make: Any, *args: Any, **kwargs: Any) -> Callable[[], object]:
         (mistyped(tl.uniform, 1), "missing a required argument: 'upper'. It takes: lower, upper"),
         (mistyped(tl.sample_from, 3), "sample_from takes a function, not 3"),
         (mistyped(tl.TuneReportCallback, metrics=3), "metrics must be the name of a metric"),
+        (mistyped(tl.TuneReportCallback, on="validaton_end"), "Did you mean 'on_validation_end'"),
+        (mistyped(tl.use, "lightening"), "no package of Lightning named 'lightening'.*Did you mean 'lightning'"),
         (mistyped(tl.cached, 3), "takes the function that loads"),
         (mistyped(tl.get_tune_resources, num_workers="2"), "num_workers must be a whole number"),
         (mistyped(tl.SearchSpace.of, "train.py"), "is a Python file, and a search space is a YAML file"),
@@ -212,6 +214,9 @@ def test_two_fixed_values_that_look_like_bounds_are_warned_about_and_nested_keys
 # --- what tl.run refuses before Ray starts, and leaves no folder for
 
 
+MODEL = {"model": DigitsClassifier}
+
+
 def train(config: dict[str, Any]) -> None:
     """Never run."""
 
@@ -228,6 +233,11 @@ def train(config: dict[str, Any]) -> None:
         ({"scheduler": "bohb"}, SettingsError, "Did you mean 'hb_bohb'"),
         ({"scheduler": "hb_bohb"}, SettingsError, "works with Ray Tune's TuneBOHB"),
         ({"scheduler": "resource_changing"}, SettingsError, "reuse_gangs=False, or.*'elastic_asha'"),
+        (
+            {"scheduler": "gang_pbt", "repeats": 2},
+            SettingsError,
+            "GangPBT trials change .*Leave repeats out, or choose",
+        ),
         ({"scheduler": {"name": "hyperband", "max_tt": 3}}, SettingsError, "has no 'max_tt'. Did you mean 'max_t'"),
         ({"searcher": tl.OptunaSearcher}, SettingsError, r"searcher=OptunaSearcher is a class. Make an object"),
         ({"searcher": optuna.samplers.TPESampler}, SettingsError, r"searcher=TPESampler is a class. Make an object"),
@@ -240,15 +250,24 @@ def train(config: dict[str, Any]) -> None:
         ({"runtime_env": {"env_vars": {"A": 1}}}, SettingsError, "must be text, not int. Quote it"),
         ({"train": "train.py"}, ImportPathError, "is a file, not an import path.* 'train:train'"),
         ({"train": None, "model": nn.Linear}, TrainFunctionError, "model=Linear is no LightningModule"),
+        ({"train": None, **MODEL, "metric": None}, SettingsError, "No metric is given"),
+        (MODEL, SettingsError, "train and model= are given"),
+        ({"train": None, **MODEL, "search_space": {"model.learning_rate": 0.1}}, SpaceError, "Did you mean 'lr'?"),
+        ({"train": None, **MODEL, "search_space": {"modle.lr": 0.1}}, SpaceError, "Did you mean 'model'?"),
+        ({"search_space": {}}, SpaceError, "The search space is empty. Give it one domain or more"),
+        ({"search_space": [1, 2]}, SpaceError, "a dict of domains, the path of a YAML file"),
+        ({"resources_per_trial": {"cpus": 2}}, SettingsError, "'cpus'. Did you mean 'cpu'"),
+        ({"mode": "maximum"}, SettingsError, r"mode must be 'min' \(less is better\) or 'max'"),
         ({"address": "127.0.0.1:1"}, ResourceError, "does not answer"),
     ],
 )
 def test_it_is_refused_with_a_sentence(
     tmp_path: Path, given: dict[str, Any], error: type[TunelightError], says: str
 ) -> None:
-    settings: dict[str, Any] = {"train": train, "metric": "loss", "storage": tmp_path / "new" / "folder", **given}
+    folder, space = tmp_path / "new" / "folder", {"x": tl.uniform(0, 1)}
+    settings: dict[str, Any] = {"search_space": space, "train": train, "metric": "loss", "storage": folder, **given}
     with pytest.raises(error, match=says):
-        tl.run({"x": tl.uniform(0, 1)}, **settings)
+        tl.run(**settings)
     assert not ray.is_initialized()
     assert list(tmp_path.iterdir()) == []
 

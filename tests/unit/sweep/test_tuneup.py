@@ -7,10 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import tunelight as tl
-from tunelight.cli import app
 from tunelight.errors import SettingsError
 from tunelight.extras.tuneup.search import Choices, Figures, Search, Setting, UnmeasuredError, bottleneck
 from tunelight.extras.tuneup.tune_up import TuneUp
@@ -167,9 +165,3 @@ def test_the_text_names_both_recommendations():
 def test_what_cannot_be_measured_is_refused_before_ray_starts(given, said):
     with pytest.raises(SettingsError, match=said):
         tl.tune_up({"model.lr": tl.uniform(0, 1)}, metric="val_loss", **given)
-
-
-def test_the_command_refuses_bad_input():
-    done = CliRunner().invoke(app, ["tune-up", "digits_mlp", "--try-workers", "1;2"])
-    assert done.exit_code == 2
-    assert "--try-workers must be a whole number of 1 or more" in done.output

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pytest
 import torch
 
 import tunelight as tl
+from tests.kit.programs import printed_by
 from tunelight.errors import DataError
 from tunelight.extras.data.cached import _kept
 from tunelight.messages import CACHE_VARIABLE
@@ -110,20 +109,13 @@ def test_a_global_that_the_function_reads_belongs_to_the_call(monkeypatch: pytes
     assert (first, load()) == ("train", "val")
 
 
-def test_a_set_is_the_same_call_in_every_process(tmp_path: Path):
+def test_a_set_is_the_same_call_in_every_process():
     program = """if True:
         import tunelight as tl
         from tunelight.extras.data.cached import _kept
         tl.cached(lambda: "x" in {"a", "b", "c", "d"})()
         print(*_kept)"""
-    keys = {
-        subprocess.run(
-            [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed}, check=True,
-            capture_output=True, text=True, timeout=60,
-        ).stdout
-        for seed in ("1", "2")
-    }  # fmt: skip
-    assert len(keys) == 1
+    assert len({printed_by(program, env={**os.environ, "PYTHONHASHSEED": seed}) for seed in ("1", "2")}) == 1
 
 
 def test_what_was_least_used_goes_first(monkeypatch: pytest.MonkeyPatch):

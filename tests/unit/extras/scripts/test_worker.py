@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
 import sys
 from multiprocessing import Pipe
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.programs import printed_by
 from tunelight.errors import GangError
 from tunelight.extras.forks import setup_worker
 from tunelight.extras.scripts import worker
@@ -90,18 +90,11 @@ def test_no_process_is_forked_with_an_older_version_of_what_it_imports(
     assert templates[0] == templates[1] != templates[2]
 
 
-def _program(text: str) -> str:
-    """Return what a program prints, in a process of its own."""
-    head = "import os, pickle, subprocess, sys, types\nfrom tunelight.extras.scripts import worker\n"
-    run = subprocess.run(
-        [sys.executable, "-c", head + text], capture_output=True, text=True, timeout=100, check=False
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    return run.stdout
+HEAD = "import os, pickle, subprocess, sys, types\nfrom tunelight.extras.scripts import worker\n"
 
 
 def test_a_rank_that_cannot_be_made_says_why_at_the_first_call() -> None:
-    said = _program("""
+    said = printed_by(f"""{HEAD}
 from multiprocessing import Pipe
 mine, its = Pipe()
 life, lives = os.pipe()
@@ -124,7 +117,7 @@ except worker.GangError as error:
 
 
 def test_processes_in_sessions_of_their_own_end_with_the_trial() -> None:
-    said = _program("""
+    said = printed_by(f"""{HEAD}
 rank = object.__new__(worker._Rank)
 rank._compiled = types.SimpleNamespace(end=str)
 with subprocess.Popen(["sleep", "90"], start_new_session=True) as apart, subprocess.Popen(["sleep", "90"]) as beside:

@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from tests import flavours
 from tests.kit.training import QUIET
 from tunelight.compat.lightning import pl, sized_len
-from tunelight.errors import SettingsError, StrategyError
+from tunelight.errors import StrategyError
 from tunelight.lightning.exact.eval_shards import (
     BatchShare,
     StreamShare,
@@ -261,11 +261,6 @@ def test_which_evaluation_is_exact(join: Any, evaluation: Any, task: dict[str, A
     strategy._lightning_module = Counting()
     strategy._lightning_module.trainer = trainer
     assert strategy.exact is exact
-
-
-def test_evaluation_has_two_ways() -> None:
-    with pytest.raises(SettingsError, match=r"evaluation must be 'ddp' .* 'exact' .* not 'padded'"):
-        RayStrategy(evaluation="padded")  # type: ignore[arg-type]
 
 
 def test_names_that_are_reduced_at_once_are_compared_too(join: Any) -> None:

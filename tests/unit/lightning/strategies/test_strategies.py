@@ -45,6 +45,7 @@ ALL = pytest.mark.parametrize("kind", [tl.RayStrategy, pytest.param(HOROVOD, mar
         ({"resources_per_worker": {"CPU": -2}}, r"resources_per_worker\['CPU'\] must be a number, 0 or more, not -2"),
         ({"resources_per_worker": {"big": "1"}}, r"resources_per_worker\['big'\] must be a number, 0 or more, not '1'"),
         ({"init_hook": 3}, "init_hook must be a function without arguments, not 3"),
+        ({"evaluation": "padded"}, "evaluation must be 'ddp' .* 'exact' .* not 'padded'"),
     ],
 )
 def test_wrong_arguments_are_errors_at_once(kind: Any, given: Any, message: str) -> None:
