@@ -17,8 +17,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, ResourceChangingScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from tests.world.costs import Costs
-from tests.world.curves import Curves
+from tests.world.curves import Costs, Curves
 from tests.world.gangs import Actors, Clock, Use, World
 from tunelight.errors import TunelightError
 from tunelight.messages import RESULT_KEY
