@@ -176,8 +176,6 @@ class Actor:
         strategy = options.get("scheduling_strategy")
         self.group: Group | None = getattr(strategy, "placement_group", None)
         self.bundle: int = getattr(strategy, "placement_group_bundle_index", -1)
-        self.pinned = getattr(strategy, "node_id", None)
-        self.options = dict(options)
         self.process: Process | None = None
         self.instance: Any = None
         self.dead: str | None = None
@@ -217,8 +215,6 @@ class Actor:
         kernel.spawn(self.process, self._init, name="main")
 
     def _node(self) -> Node | None:
-        if self.pinned is not None:
-            return next((node for node in self.rays.nodes_alive() if node.id == self.pinned), None)
         if self.group is None:
             return next(iter(self.rays.nodes_alive()), None)
         if self.group.state == "REMOVED":
