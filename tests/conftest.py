@@ -19,7 +19,7 @@ from hypothesis import settings
 
 from tests.flavours import PACKAGES
 from tests.gpu.device import gpus, on_cpus
-from tests.kit.waiting import PROGRAM_S
+from tests.kit.programs import PROGRAM_S
 from tunelight.compat.lightning import FABRIC, VARIABLE, flavour
 from tunelight.extras.forks.ready import ForkServer, possible
 

@@ -19,10 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-INDENTED = {
-    "benchmarks/README.md": "console",
-}
-"""Pages whose indented lines are a block of this language; all others name the language on a fence."""
 UNTRIED = frozenset({"markdown", "text"})
 """Languages of blocks that show something; all others are tried."""
 NOTES = ("prelude", "with", "run", "as", "file", "not run")
@@ -65,16 +61,10 @@ def read(page: str) -> str:
 def blocks(page: str) -> list[Block]:
     """Return a page's code blocks, in order. Raises: ValueError for a comment that is none of the notes."""
     text = read(page)
-    found = [
+    return [
         Block(page, _line(text, match.start()) + 1, match[2], match[3], _notes(page, text, match.start()))
         for match in _FENCE.finditer(text)
     ]
-    if page in INDENTED:
-        found += [
-            Block(page, _line(text, match.start()), INDENTED[page], match[0])
-            for match in re.finditer(r"(?:(?<=\n\n)|(?<=\A))(?: {4,}\S.*\n)+", without_blocks(text))
-        ]
-    return sorted(found, key=lambda block: block.line)
 
 
 def indented(page: str) -> list[int]:

@@ -99,12 +99,9 @@ class SweepPage(Window):
 
 @pytest.fixture
 def page(chromium: Any, address: str) -> Iterator[SweepPage]:
-    context = chromium.new_context(viewport=SIZES["wide"], color_scheme="light")
-    found = SweepPage(context, address)
-    yield found
-    assert found.said == []
+    with SweepPage(chromium.new_context(viewport=SIZES["wide"], color_scheme="light"), address) as found:
+        yield found
     assert all(url.startswith((address.split("/sweep", maxsplit=1)[0], "data:", "blob:")) for url in found.asked)
-    context.close()
 
 
 def test_the_table_begins_with_the_best_and_shows_hyperparameters_before_what_a_trial_took(
@@ -224,66 +221,57 @@ def test_light_and_dark_change_paper_and_figures(page: SweepPage) -> None:
 
 @SCREENS
 def test_no_page_is_wider_than_its_screen(chromium: Any, address: str, size: str, scheme: str) -> None:
-    context = chromium.new_context(viewport=SIZES[size], color_scheme=scheme)
-    page = SweepPage(context, address)
-    for name in FIGURES:
-        page.draw(name)
     outside = """(room) => [...document.querySelectorAll("body *")]
         .filter((one) => !one.closest(".wide, .scroll, pre, svg") && one.getBoundingClientRect().right > room + 1)
         .map((one) => one.outerHTML.slice(0, 80))"""
-    assert page.page.evaluate(outside, SIZES[size]["width"]) == []
-    page.fits()
-    page.page.evaluate("window.scrollTo(0, 0)")
-    assert page.said == []
-    context.close()
+    with SweepPage(chromium.new_context(viewport=SIZES[size], color_scheme=scheme), address) as page:
+        for name in FIGURES:
+            page.draw(name)
+        assert page.page.evaluate(outside, SIZES[size]["width"]) == []
+        page.fits()
+        page.page.evaluate("window.scrollTo(0, 0)")
 
 
 # --- what a saved page has beyond a live one
 
 
 def test_an_address_that_names_a_trial_opens_it(chromium: Any, sweep: SweepResults, tmp_path: Path) -> None:
-    window = Window(chromium.new_context(), f"file://{report(sweep, tmp_path)}#trial-3")
-    assert "Trial 3 failed" in window.text("#trial")
-    window.page.click("text=Back to all trials")
-    window.page.wait_for_selector("#list tbody tr")
-    window.page.click("#failures summary a >> nth=1")
-    window.until(lambda: "Trial 4 diverged" in window.text("#trial"), "the next one that failed")
-    window.page.click("nav a[href='#events']")
-    window.until(lambda: window.page.evaluate("window.scrollY") > 500, "the events")
-    assert window.said == []
-    window.page.context.close()
+    with Window(chromium.new_context(), f"file://{report(sweep, tmp_path)}#trial-3") as window:
+        assert "Trial 3 failed" in window.text("#trial")
+        window.page.click("text=Back to all trials")
+        window.page.wait_for_selector("#list tbody tr")
+        window.page.click("#failures summary a >> nth=1")
+        window.until(lambda: "Trial 4 diverged" in window.text("#trial"), "the next one that failed")
+        window.page.click("nav a[href='#events']")
+        window.until(lambda: window.page.evaluate("window.scrollY") > 500, "the events")
 
 
 def test_what_is_printed_has_every_figure_on_white(chromium: Any, sweep: SweepResults, tmp_path: Path) -> None:
-    window = Window(chromium.new_context(viewport=SIZES["wide"]), f"file://{report(sweep, tmp_path)}")
-    window.page.click("#theme")
-    window.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
-    everything = "[...document.querySelectorAll('.plot')].every((plot) => plot.dataset.drawn)"
-    window.page.wait_for_function(everything, timeout=60_000)
-    window.page.emulate_media(media="print")
-    assert window.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert window.page.locator("nav").is_hidden()
-    assert len(window.page.pdf()) > 50_000
-    window.page.evaluate("window.dispatchEvent(new Event('afterprint'))")
-    assert window.said == []
-    window.page.context.close()
+    with Window(chromium.new_context(viewport=SIZES["wide"]), f"file://{report(sweep, tmp_path)}") as window:
+        window.page.click("#theme")
+        window.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        everything = "[...document.querySelectorAll('.plot')].every((plot) => plot.dataset.drawn)"
+        window.page.wait_for_function(everything, timeout=60_000)
+        window.page.emulate_media(media="print")
+        assert window.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert window.page.locator("nav").is_hidden()
+        assert len(window.page.pdf()) > 50_000
+        window.page.evaluate("window.dispatchEvent(new Event('afterprint'))")
 
 
 def test_what_others_wrote_is_shown_and_never_run(chromium: Any, tmp_path: Path) -> None:
-    window = Window(chromium.new_context(), f"file://{report(evil(tmp_path / 'evil'), tmp_path)}")
-    for plot in window.page.query_selector_all(".plot"):
-        plot.evaluate("(plot) => plot.scrollIntoView()")
-        drawn = "(plot) => plot.dataset.drawn || plot.closest('[hidden]')"
-        window.page.wait_for_function(drawn, arg=plot, timeout=60_000)
-    assert window.page.evaluate("window.evil") is None
-    assert window.said == []
-    assert EVIL in str(window.page.locator("#list thead").text_content())
-    for name in ("history", "slices", "parallel"):
-        if plot := window.page.query_selector(f"#{name} .plot"):
-            shown = str(plot.text_content())
-            assert EVIL[:20] in shown, name
-            assert "&lt;" not in shown, name
-    window.page.evaluate("window.location.hash = 'trial-5'")
-    window.until(lambda: EVIL in str(window.page.locator("#trial").text_content()), "the trial")
-    assert window.page.evaluate("window.evil") is None
-    window.page.context.close()
+    with Window(chromium.new_context(), f"file://{report(evil(tmp_path / 'evil'), tmp_path)}") as window:
+        for plot in window.page.query_selector_all(".plot"):
+            plot.evaluate("(plot) => plot.scrollIntoView()")
+            drawn = "(plot) => plot.dataset.drawn || plot.closest('[hidden]')"
+            window.page.wait_for_function(drawn, arg=plot, timeout=60_000)
+        assert window.page.evaluate("window.evil") is None
+        assert EVIL in str(window.page.locator("#list thead").text_content())
+        for name in ("history", "slices", "parallel"):
+            if plot := window.page.query_selector(f"#{name} .plot"):
+                shown = str(plot.text_content())
+                assert EVIL[:20] in shown, name
+                assert "&lt;" not in shown, name
+        window.page.evaluate("window.location.hash = 'trial-5'")
+        window.until(lambda: EVIL in str(window.page.locator("#trial").text_content()), "the trial")
+        assert window.page.evaluate("window.evil") is None

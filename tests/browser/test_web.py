@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
 import subprocess
@@ -11,16 +10,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import pytest
 
+from tests.kit.programs import held
 from tests.kit.sweeps import record
+from tests.kit.waiting import until
 from tunelight.record import read_record
 from tunelight.results import SweepResults
 
-ROOT = Path(__file__).parents[2]
 SIZES = {"wide": {"width": 1400, "height": 900}, "phone": {"width": 390, "height": 844}}
 SCREENS = pytest.mark.parametrize(
     ("size", "scheme"),
@@ -49,6 +49,14 @@ class Window:
         self.page.on("dialog", lambda dialog: dialog.accept())
         self.page.goto(address)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        """Close it; the browser may have said nothing."""
+        assert kind is not None or self.said == []
+        self.page.context.close()
+
     def text(self, selector: str) -> str:
         return str(self.page.locator(selector).inner_text())
 
@@ -73,28 +81,15 @@ class Window:
 def driver(storage: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run the sweep in a process of its own; give that and the address that it prints."""
     log = storage.parent / f"driver{len(more)}.log"
-    with log.open("w") as stream:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.browser.live_sweep", str(storage), "--web", *more],
-            cwd=ROOT,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
-    try:
-        end = time.monotonic() + 60
-        while not (found := re.search(r"Live page: (http://\S+)", log.read_text())):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < end, log.read_text()
-            time.sleep(0.1)
+    words = ("-m", "tests.browser.live_sweep", str(storage), "--web", *more)
+    with held(sys.executable, *words, log=log, env={"PYTHONUNBUFFERED": "1"}) as process:
+        until(lambda: "Live page: " in log.read_text() or process.poll() is not None, 60)
+        found = re.search(r"Live page: (http://\S+)", log.read_text())
+        assert found is not None, log.read_text()
         yield process, found[1]
-    finally:
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(30)
-        process.kill()
-        process.wait()
 
 
 @pytest.mark.timeout(300)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -15,7 +14,7 @@ import pytest
 
 import tunelight as tl
 from tests.kit.sweeps import run
-from tests.kit.training import Line, LineData, trainer
+from tests.kit.training import Line, LineData, note, notes, trainer
 from tunelight.record import read_record
 
 EPOCHS = 4
@@ -23,17 +22,17 @@ HANG_S = 3.0
 
 
 class Hit(Line):
-    """Rank 1 is hit in the third epoch, once: file ``hit`` says who and when, ``back`` which batches came after it."""
+    """Rank 1 is hit in the third epoch, once; it notes ``hit`` right before, and rank 0 ``back`` at each batch then."""
 
     def __init__(self, fault: str) -> None:
         super().__init__(0.05)
         self.fault = fault
         self.me = tl.get_context()
-        self.hit, self.back = (Path(self.me.trial_dir, name) for name in ("hit", "back"))
+        self.hit = Path(self.me.trial_dir, "hit-1.jsonl")
 
     def training_step(self, batch: Any, number: int) -> Any:
         if self.fault and self.me.rank == 1 and (self.current_epoch, number) == (2, 1) and not self.hit.exists():
-            self.hit.write_text(json.dumps([os.getpid(), time.time()]))
+            note("hit")
             if self.fault == "stuck":
                 time.sleep(3600)
             os.kill(os.getpid(), signal.SIGKILL if self.fault == "killed" else signal.SIGSTOP)
@@ -41,8 +40,7 @@ class Hit(Line):
 
     def on_train_batch_end(self, *_: Any) -> None:
         if self.me.rank == 0 and self.hit.exists():
-            with self.back.open("a") as file:
-                print(json.dumps([self.me.world_size, time.time()]), file=file)
+            note("back", size=self.me.world_size)
 
 
 def train(config: dict[str, Any]) -> None:
@@ -65,13 +63,6 @@ def losses(results: Any) -> list[list[float]]:
     for trial in results.trials:
         assert [report["training_iteration"] for report in trial.history] == list(range(1, len(trial.history) + 1))
     return [[report["loss"] for report in trial.history] for trial in results.trials]
-
-
-def hit(trial: Any) -> tuple[int, float, list[tuple[int, float]]]:
-    """Return which process was hit and when, and the batches after it: by how many ranks, and when."""
-    pid, at = json.loads((trial.path / "hit").read_text())
-    after = [json.loads(line) for line in (trial.path / "back").read_text().splitlines()]
-    return pid, at, [(size, when) for size, when in after]
 
 
 def gone(pid: int) -> bool:
@@ -100,8 +91,10 @@ def test_a_rank_is_replaced_and_the_trial_is_the_undisturbed_one(
         said = str(read_record(tmp_path / "hit").notes)
         assert re.search(r"rank 0 waits in all_?reduce of \(\d+,\).*, which rank 1 has not joined", said), said
     for trial, fault in zip(results.trials, faults, strict=True):
-        pid, at, after = hit(trial)
-        assert gone(pid), f"the worker that was {fault} is still there"
-        assert after[0][0] == 2  # whole again
-        assert after[0][1] - at < (0 if fault == "killed" else 2 * HANG_S) + 20  # a busy machine imports slowly
+        ((hit,),), ((back, *_),) = notes(trial, "hit"), notes(trial, "back")
+        assert gone(hit["pid"]), f"the worker that was {fault} is still there"
+        assert back["size"] == 2  # whole again
+        assert (
+            back["time"] - hit["time"] < (0 if fault == "killed" else 2 * HANG_S) + 20
+        )  # a busy machine imports slowly
     assert not list(tmp_path.rglob(".report-*.tmp"))

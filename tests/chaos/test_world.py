@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests.kit import way
+from tests.kit.programs import ROOT, python
 from tests.world.mutants import mutants
-
-ROOT = Path(__file__).parents[2]
-
-
-def start(*options: str) -> subprocess.Popen[str]:
-    """Start tests.world."""
-    command = [sys.executable, "-m", "tests.world", *options]
-    return subprocess.Popen(
-        command, cwd=ROOT, env=dict(os.environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
 
 
 def world(*options: str) -> str:
     """Run tests.world, and return what it printed."""
-    return printed(start(*options))
-
-
-def printed(process: subprocess.Popen[str]) -> str:
-    """Wait for the end, and return what was printed."""
-    try:
-        output, errors = process.communicate(timeout=280)
-    finally:
-        process.kill()
-    assert process.returncode == 0, output + errors[-3000:]
-    return output
+    return python("-m", "tests.world", *options, limit_s=280).stdout
 
 
 def first_seed() -> int:
@@ -52,10 +30,7 @@ def test_sweeps_to_which_everything_happens_keep_all_reports_and_come_to_their_e
 
 
 def test_a_seed_replays_what_happened() -> None:
-    first, second = (
-        printed(process).rpartition(";")[0]  # the rest is how fast it was
-        for process in [start("--replay", "325") for _ in range(2)]
-    )
+    first, second = (world("--replay", "325").rpartition(";")[0] for _ in range(2))  # the rest is how fast it was
     assert first == second
     assert "FAULT SIGTERM" in first
 
@@ -80,6 +55,4 @@ def test_a_configuration_and_a_report_take_the_way_that_the_page_shows() -> None
     stations = re.findall(r"^\| \d+ \| `([a-z_/]+\.py:[\w.]+)` \|", page, re.MULTILINE)
     assert 10 <= len(stations) <= 14
     assert {station: way.lines(station) for station in stations if way.lines(station) > 60} == {}
-    command = [sys.executable, "-m", "tests.kit.way", *stations]
-    called = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120).stdout
-    assert called.splitlines() == stations
+    assert python("-m", "tests.kit.way", *stations, limit_s=120).stdout.splitlines() == stations

@@ -20,6 +20,7 @@ from ray.core.generated.autoscaler_pb2 import DrainNodeReason  # type: ignore[at
 from ray.tune import Callback
 
 import tunelight as tl
+from tests.kit.sweeps import run
 from tests.kit.training import Line, LineData, trainer
 from tests.kit.waiting import until
 from tunelight import stores
@@ -59,17 +60,16 @@ class Slow(Line):
 
 
 def sweep(folder: Path, name: str, epochs: int = 2, slow_s: float = 0.0, **kwargs: Any) -> dict[str, Any]:
-    settings: dict[str, Any] = {
-        "metric": "loss", "num_samples": 3, "scheduler": "fifo", "storage": folder, "name": name, "progress": False,
-        "seed": 1,
-    }  # fmt: skip
     space = {"lr": tl.uniform(0.01, 0.1), "epochs": tl.choice([epochs]), "slow_s": tl.choice([slow_s])}
-    results = tl.run(space, where, **settings | kwargs)
-    trials = [
-        [json.loads(file.read_text()) for file in sorted(trial.path.glob("rank-*.json"))] for trial in results.trials
-    ]
+    return told(run(space, where, folder, 3, **{"name": name, "seed": 1, **kwargs}), kwargs["workers"])
+
+
+def told(results: tl.SweepResults, workers: int, read: Callable[[Path], bytes] = Path.read_bytes) -> dict[str, Any]:
+    """Return what came of a sweep, and what its ranks have written down."""
     return {
-        "trials": trials,
+        "trials": [
+            [json.loads(read(trial.path / f"rank-{rank}.json")) for rank in range(workers)] for trial in results.trials
+        ],
         "states": [trial.state for trial in results.trials],
         "errors": [str(trial.error) for trial in results.errors],
         "losses": [report["loss"] for report in results.best.history],
@@ -81,11 +81,11 @@ def refused(folder: Path) -> dict[str, Any]:
     """Run gangs that cannot be, and say what is said."""
     began = time.monotonic()
     try:
-        told = sweep(folder, "refused", workers=3, num_samples=1)
+        ran = sweep(folder, "refused", workers=3, num_samples=1)
     except tl.errors.TunelightError as error:
         said = {"error": str(error), "kind": type(error).__name__, "seconds": time.monotonic() - began}
         return said | {"trials": len([*folder.glob("*/trial_*")])}
-    return told | {"error": "nothing"}
+    return ran | {"error": "nothing"}
 
 
 def drain_node(node_id: str) -> None:
@@ -102,21 +102,12 @@ def stored(folder: Path) -> dict[str, Any]:
     url = f"local://{folder}/store"
     space = {"lr": tl.uniform(0.01, 0.1), "epochs": tl.choice([4]), "slow_s": tl.choice([0.0])}
     halving = {"name": "elastic_asha", "grace_period": 1, "reduction_factor": 2}
-    results = tl.run(
-        space, where, metric="loss", num_samples=4, max_epochs=4, scheduler=halving, workers=3, storage=url, name="s",
-        progress=False, seed=1,
-    )  # fmt: skip
+    results = run(space, where, url, 4, max_epochs=4, scheduler=halving, workers=3, seed=1)
     ends = tl.SweepResults.load(f"{url}/s")
     working, store = Path(os.environ["XDG_CACHE_HOME"]), stores.store_of(ends.folder)
     assert store is not None
-    return {
-        "trials": [
-            [json.loads(store.read(trial.path / f"rank-{rank}.json")) for rank in range(3)] for trial in ends.trials
-        ],
-        "states": [trial.state for trial in ends.trials],
-        "errors": [str(trial.error) for trial in ends.errors],
+    return told(ends, 3, store.read) | {
         "losses": [report["loss"] for report in results.best.history],
-        "loaded": type(ends.best.load_model(Line)).__name__,
         "resumed": sum(line["kind"] == "state" and line["state"] == "PAUSED" for line in read_lines(ends.folder)),
         "logs": sorted(one.name for one in store.listed(ends.best.path, "log*.txt")),
         "here": sorted(str(one.relative_to(working)) for one in working.rglob("*.ckpt")),
@@ -227,8 +218,8 @@ def main(address: str, folder: str, *names: str) -> None:
 def read(output: str) -> dict[str, dict[str, Any]]:
     """Return what scenes printed, by name."""
     lines: Sequence[str] = output.splitlines()
-    told = [json.loads(line) for line in lines if line.startswith('{"scene"')]
-    return {one["scene"]: one for one in told}
+    found = [json.loads(line) for line in lines if line.startswith('{"scene"')]
+    return {one["scene"]: one for one in found}
 
 
 if __name__ == "__main__":

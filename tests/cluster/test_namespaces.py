@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.scenes import read
-from tests.cluster.three import ROOT, finished
+from tests.cluster.three import finished
+from tests.kit.programs import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(360)]
 LIMIT_S = 300.0

@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from tests.kit.programs import ROOT, held
+
 LIMIT_S = 240.0
 
 
@@ -46,20 +47,14 @@ def finished(*command: str, limit_s: float, code: int = 0, **variables: str) -> 
 
     Raises: AssertionError where it takes longer, or ends with another ``code``.
     """
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, env=environment() | variables,
-        start_new_session=True,
-    )  # fmt: skip
-    try:
-        output, _ = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)  # it takes down what it started, if it still can
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(20)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        raise AssertionError(f"not finished within {limit_s:.0f} s:\n{output}") from None
+    with held(*command, env=environment() | variables) as process:
+        try:
+            output, _ = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired as error:
+            process.send_signal(signal.SIGINT)  # it takes down what it started, if it still can
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+            raise AssertionError(f"not finished within {limit_s:.0f} s:\n{error.stdout!r}") from None
     assert process.returncode == code, output
     return output
 

@@ -124,7 +124,7 @@ def run(plan: Plan, folder: Path, package: str) -> Differences:
 
 def _train(way: str, folders: Sequence[Path], storage: Path) -> None:
     for here in folders:
-        for name in (way, "killed-at", "cut"):
+        for name in (way, "killed-at", "leaves-at", "cut"):
             path = here / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     _timed(f"{len(folders)} programs by {way}", WAYS[way].train, folders, Path(tempfile.mkdtemp(dir=storage)))

@@ -87,7 +87,7 @@ EXPLAINED: Final = (
 def explained(way: str, difference: str, program: Program) -> Explained | None:
     """Return what explains a difference; None if nothing does."""
     for known in EXPLAINED:
-        if re.match(known.where, f"{way.removeprefix('single_')} {difference}") and all(
+        if re.match(known.where, f"{way.rpartition('_')[2]} {difference}") and all(
             program[feature] in choices for feature, choices in known.only
         ):
             return known

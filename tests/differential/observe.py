@@ -150,7 +150,8 @@ def observed(main: Callable[..., Any], make: Maker, folder: Path, rank: Callable
     returned: Any = None
     try:
         model, returned = main(make, str(files))
-        torch.save({"weights": model.state_dict(), "returned": returned}, folder / f"returned-{rank()}.pt")
+        weights = {name: _whole(value) for name, value in model.state_dict().items()}
+        torch.save({"weights": weights, "returned": returned}, folder / f"returned-{rank()}.pt")
     except Exception as error:  # noqa: BLE001 - a program's own is part of its outcome
         raised = error
         kinds = [kind.__name__ for kind in type(error).__mro__]

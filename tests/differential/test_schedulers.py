@@ -53,10 +53,12 @@ class Rule:
         return good
 
 
-def make_trial(name: str) -> Any:
+def stub(name: str) -> Any:
+    """Return a trial whose actor keeps the decisions that are sent to it."""
+    trial: Any = Trial("made", stub=True, trial_id=name, config={"lr": 0.01})
     told: list[Any] = []
-    handle = SimpleNamespace(told=told, decide=SimpleNamespace(remote=told.append))
-    return SimpleNamespace(trial_id=name, temporary_state=SimpleNamespace(ray_actor=handle))
+    trial.temporary_state.ray_actor = SimpleNamespace(told=told, decide=SimpleNamespace(remote=told.append))
+    return trial
 
 
 def drawn(rng: random.Random, unit: str) -> tuple[dict[str, Any], dict[int, list[float]]]:
@@ -91,13 +93,13 @@ def test_asha_decides_as_the_rule_in_any_order(seed: int) -> None:
         if kind == "add" and added < 40:
             trial = f"t{added}"
             added += 1
-            trials[trial], at[trial] = make_trial(trial), 0
+            trials[trial], at[trial] = stub(trial), 0
             asha.on_trial_add(TUNE, trials[trial])
         elif kind == "error" and trials:
             trial = rng.choice(list(trials))
             asha.on_trial_error(TUNE, trials[trial])
             at[trial] = max(0, at[trial] - rng.choice([0, 1, 3]))  # goes on from its last checkpoint
-            trials[trial] = make_trial(trial)
+            trials[trial] = stub(trial)
             asha.on_trial_add(TUNE, trials[trial])
         elif kind == "report" and trials:
             trial = rng.choice(list(trials))
@@ -105,9 +107,7 @@ def test_asha_decides_as_the_rule_in_any_order(seed: int) -> None:
             value = rng.choice([rng.random(), round(rng.random(), 1), math.nan, math.inf, -math.inf, None, "text", [1]])
             value = rng.random() if rng.random() < 0.7 else value
             result = {name: at[trial], "loss": value, "training_iteration": event}
-            result |= (
-                {"training_iteration": at[trial]} if unit == "epochs" else {"epoch": event}
-            )  # which counts nothing
+            result |= {"training_iteration": at[trial]} if unit == "epochs" else {"epoch": event}  # counts nothing
             wanted = rule.goes_on(dealt.setdefault(trial, asha._bracket_of[trial]), trial, at[trial], value)
             got = asha.on_trial_result(TUNE, trials[trial], result)
             assert (got == "CONTINUE") is wanted, (event, trial, at[trial], value)
@@ -201,7 +201,9 @@ class Promotions:
             for rung in reversed(range(len(self.rungs))):
                 for trial in self.late(rung, closed=idle and self.closed(rung))[:1]:
                     del self.waits[trial]
-                    self.next[trial] = max(number + 1 for number, came in enumerate(self.came) if _is_in(trial, came))
+                    self.next[trial] = max(
+                        number + 1 for number, came in enumerate(self.came) if trial in (one[2] for one in came)
+                    )
                     if self.passes(trial, rung, sure=True):
                         return trial
                     del self.next[trial]
@@ -219,10 +221,6 @@ class Promotions:
         return worst
 
 
-def _is_in(trial: str, came: list[tuple[float, int, str]]) -> bool:
-    return any(one[2] == trial for one in came)
-
-
 class Ends:
     """Stands for the controller: notes the trials that are ended while they wait."""
 
@@ -232,12 +230,6 @@ class Ends:
     def stop_trial(self, trial: Any) -> None:
         self.ended.append(trial.trial_id)
         trial.set_status(Trial.TERMINATED)
-
-
-def stub(name: str) -> Any:
-    trial: Any = Trial("made", stub=True, trial_id=name, config={"lr": 0.01})
-    trial.temporary_state.ray_actor = make_trial(name).temporary_state.ray_actor
-    return trial
 
 
 class Elastic:
@@ -450,10 +442,10 @@ def test_gang_pbt_decides_as_the_rule_in_any_order(seed: int) -> None:
     assert population.pbt.num_exploits == population.adoptions
 
 
-def member(name: str, config: Any = None) -> Any:
-    """Return a trial whose actor counts its offers and keeps the decisions that are sent to it."""
+def member(name: str) -> Any:
+    """Return a trial whose actor counts its offers, too."""
     trial = stub(name)
-    trial.set_config({"lr": 0.01, "kept": name} if config is None else config)
+    trial.set_config({"lr": 0.01, "kept": name})
     actor = trial.temporary_state.ray_actor
     actor.offers = 0
 

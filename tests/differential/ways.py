@@ -21,6 +21,7 @@ from tests.differential.observe import Observer, Recorder, maker, observed
 from tests.differential.reference import load
 from tunelight.compat.lightning import Callback
 from tunelight.errors import PreemptedError
+from tunelight.settings.backends import BACKENDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,6 +63,12 @@ def by_lightning(folders: Mapping[str, Sequence[Path]], package: str) -> None:
     )  # fmt: skip
 
 
+def _options(backend: str, unused: bool) -> dict[str, Any]:
+    """Return a strategy's arguments. ``unused``: whether the module leaves parameters unused."""
+    known: dict[str, dict[str, Any]] = {"ddp": {"find_unused_parameters": unused}, "sharded": {"min_sharded": 1}}
+    return known.get(backend, {})
+
+
 # --- trials --------------------------------------------------------------------------------------------------
 
 
@@ -78,16 +85,16 @@ class Report(tl.TuneReportCheckpointCallback):
 def _trial(config: dict[str, Any]) -> None:
     """Train a program as one trial of a sweep."""
     program, way = Path(config["program"]), config["way"]
-    here = program / ("stopped" if config["stopped"] else way)
+    here, backend = program / ("stopped" if config["stopped"] else way), tl.get_context().backend
     here.mkdir(exist_ok=True)
 
     def strategy(unused: bool) -> dict[str, Any]:
         if way.startswith("single"):
             return {"devices": 1}
-        return {"strategy": tl.RayStrategy(find_unused_parameters=unused)}
+        return {"strategy": BACKENDS[backend].load_strategy()(**_options(backend, unused))}
 
     def extra() -> list[Callback]:
-        disturbs = {"killed": disturbances.Kill, "left": disturbances.Leave}.get(way.removeprefix("single_"))
+        disturbs = {"killed": disturbances.Kill, "left": disturbances.Leave}.get(way.rpartition("_")[2])
         return [Report()] if disturbs is None else [disturbs(program), Report()]
 
     raised = observed(load(program).main, maker(here, strategy, extra), here, lambda: tl.get_context().rank)
@@ -201,22 +208,11 @@ def _has_parts(program: Program) -> bool:
 # --- drivers -------------------------------------------------------------------------------------------------
 
 
-def by_driver(
-    way: str, strategy: Callable[..., Any], *, workers: int = 2, unused: bool = True, **settings: Any
-) -> Callable[[Sequence[Path], Path], None]:
-    """Return what trains programs on warm workers of this driver.
+def by_driver(way: str, backend: str = "ddp", *, workers: int = 2) -> Callable[[Sequence[Path], Path], None]:
+    """Return what trains programs on warm workers of this driver; outcomes go to the folder ``way``."""
 
-    Args:
-        way: the outcome's folder.
-        strategy: one of tunelight's.
-        workers: how many.
-        unused: whether it takes find_unused_parameters.
-        settings: more of the strategy's.
-    """
-
-    def made(leaves_unused: bool) -> dict[str, Any]:
-        more = {"find_unused_parameters": leaves_unused} if unused else {}
-        return {"strategy": strategy(num_workers=workers, **more, **settings)}
+    def made(unused: bool) -> dict[str, Any]:
+        return {"strategy": BACKENDS[backend].load_strategy()(num_workers=workers, **_options(backend, unused))}
 
     def train(folders: Sequence[Path], storage: Path) -> None:
         for folder in folders:
@@ -267,7 +263,7 @@ def _resizable(program: Program) -> bool:
 
 WAYS: Final = {
     "trial": Way(by_trials("trial")),
-    "driver": Way(by_driver("driver", tl.RayStrategy), on="driver"),
+    "driver": Way(by_driver("driver"), on="driver"),
     "killed": Way(by_trials("killed", failures=1), on="end"),
     "warm": Way(by_trials("warm", disturbances.StopFirst, after_stopped=True)),
     "paused": Way(by_trials("paused", disturbances.Pause), on="end"),
@@ -278,11 +274,16 @@ WAYS: Final = {
     "single": Way(by_trials("single"), reference="process"),
     "single_killed": Way(by_trials("single_killed", failures=1), reference="process", on="end"),
     "parts": Way(by_parts, allows=_has_parts),
-    "alone": Way(by_driver("alone", tl.RayStrategy, workers=1), reference="one", on="driver"),
-    "horovod": Way(by_driver("horovod", tl.HorovodRayStrategy, unused=False), on="driver", allows=_asks_no_torch),
-    "sharded": Way(
-        by_driver("sharded", tl.RayShardedStrategy, unused=False, min_sharded=1),
-        on="driver", allows=_shardable, tolerance=1e-5,
+    "alone": Way(by_driver("alone", workers=1), reference="one", on="driver"),
+    "horovod": Way(by_driver("horovod", "horovod"), on="driver", allows=_asks_no_torch),
+    "horovod_left": Way(
+        by_trials("horovod_left", backend="horovod", callbacks=[disturbances.OrderToLeave()]),
+        on="end", allows=_asks_no_torch,
+    ),
+    "sharded": Way(by_driver("sharded", "sharded"), on="driver", allows=_shardable, tolerance=1e-5),
+    "sharded_left": Way(
+        by_trials("sharded_left", backend="sharded", callbacks=[disturbances.OrderToLeave()]),
+        on="end", allows=_shardable, tolerance=1e-5,
     ),
     "elastic": Way(by_trials("elastic", workers=(1, 2)), reference="elastic"),
     "resized": Way(

@@ -10,7 +10,8 @@ import pytest
 import tunelight as tl
 from tests.gpu.conftest import Sweep
 from tests.gpu.device import Device
-from tests.gpu.training import EPOCHS, HELD, asserting, killed, needy, notes_of
+from tests.gpu.training import EPOCHS, HELD, asserting, killed, needy
+from tests.kit.training import notes
 
 
 def needing(device: Device, *needs: float) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -33,10 +34,10 @@ def test_a_process_killed_in_a_kernel_frees_its_memory_and_the_trial_goes_on(
     (trial,) = results.trials
     assert trial.state == "FINISHED", trial.error
     assert [report["training_iteration"] for report in trial.history] == list(range(1, EPOCHS + 1))
-    first, second = notes_of(trial, "began")
-    (end,) = notes_of(trial, "killed")
+    first, second = notes(trial, "began")[0]
+    (end,) = notes(trial, "killed")[0]
     assert first["pid"] == end["pid"] != second["pid"]
-    at_first, again = notes_of(trial, "free")
+    at_first, again = notes(trial, "free")[0]
     assert again["used"] <= at_first["used"] + HELD / 4
     gone_on, free = second["time"] - end["time"], again["time"] - end["time"]
     figure(f"killed in a kernel: the trial went on after {gone_on:.2f} s; the GPU's memory was free after {free:.2f} s")
@@ -50,7 +51,7 @@ def test_an_error_that_cuda_does_not_get_over_replaces_the_process(
     """In a step NCCL's watchdog may see it first, and end the process, so that the trial is tried again."""
     results = sweep({"breaks": tl.choice([when, ""])}, asserting, [{"breaks": when}, {"breaks": ""}])
     assert [trial.state for trial in results.trials] == ["ERROR", "FINISHED"]
-    failed, trained = (notes_of(trial, "began") for trial in results.trials)
+    failed, trained = (notes(trial, "began")[0] for trial in results.trials)
     assert trained[-1]["pid"] not in {start["pid"] for start in failed}
     said = str(results.trials[0].error).partition("\n")[0]
     if when == "start":

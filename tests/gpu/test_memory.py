@@ -9,7 +9,8 @@ import pytest
 import tunelight as tl
 from tests.gpu.conftest import Sweep
 from tests.gpu.device import Device
-from tests.gpu.training import leaking, measured, notes_of
+from tests.gpu.training import leaking, measured
+from tests.kit.training import notes
 from tunelight.record import read_record
 
 
@@ -24,7 +25,7 @@ def test_trials_that_asha_stops_leave_the_gpu_as_it_was(
     )  # fmt: skip
     states = [trial.state for trial in results.trials]
     assert set(states) == {"FINISHED", "STOPPED"}
-    began = [notes_of(trial, "began")[0] for trial in results.trials]
+    began = [notes(trial, "began")[0][0] for trial in results.trials]
     assert len({one["pid"] for one in began}) == 1
     used = [one["used"] for one in began][5:]  # the first trials load libraries that stay
     assert all(now <= 1.01 * used[0] for now in used), used
@@ -38,7 +39,7 @@ def test_trials_that_asha_stops_leave_the_gpu_as_it_was(
 def test_a_trial_that_keeps_memory_is_noticed_and_its_worker_replaced(sweep: Sweep) -> None:
     results = sweep({"x": tl.uniform(0, 1)}, leaking, 4)
     assert [trial.state for trial in results.trials] == ["FINISHED"] * 4
-    first, second, third, fourth = (notes_of(trial, "began")[0]["pid"] for trial in results.trials)
+    first, second, third, fourth = (notes(trial, "began")[0][0]["pid"] for trial in results.trials)
     assert first == second != third == fourth  # the limit is 5 %
     said = str(read_record(results.folder).notes)
     assert "more than the limit" in said

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import tunelight as tl
 from tests.gpu.conftest import Sweep
 from tests.gpu.device import Device
-from tests.gpu.training import member, notes_of
+from tests.gpu.training import member
+from tests.kit.training import notes
 from tunelight.record import read_record
 
 RATES = (1e-4, 1.0)  # the loss of a member is its rate
@@ -24,6 +25,6 @@ def test_a_member_adopts_a_gigabyte_from_another_on_the_same_gpu(
     assert [trial.state for trial in results.trials] == ["FINISHED"] * 2, results.trials[1].error
     assert results.trials[1].changes
     assert "starts anew" not in str(read_record(results.folder).notes)
-    seconds = [one["seconds"] for one in notes_of(results.trials[1], "adopted")]
+    seconds = [one["seconds"] for one in notes(results.trials[1], "adopted")[0]]
     assert seconds
     figure(f"GangPBT: {4 * width**2 / 2**30:.3f} GB adopted from another process in {min(seconds):.3f} s")

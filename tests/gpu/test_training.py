@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +11,10 @@ import pytest
 import tunelight as tl
 from tests.gpu.conftest import Sweep
 from tests.gpu.device import Device
-from tests.gpu.training import asserting, compiling, in_a_trial, notes_of
+from tests.gpu.training import asserting, compiling, in_a_trial
+from tests.kit.programs import python
+from tests.kit.training import notes
 
-ROOT = Path(__file__).parents[2]
 PRECISIONS = ["32-true", "bf16-mixed", "16-mixed"]
 
 
@@ -59,16 +57,9 @@ class Plain:
 
 @pytest.fixture(scope="module")
 def plain(device: Device) -> Plain:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.gpu.plain", json.dumps(configs_of(device))], cwd=ROOT, capture_output=True,
-        text=True, timeout=300, check=False,
-    )  # fmt: skip
+    done = python("-m", "tests.gpu.training", json.dumps(configs_of(device)), limit_s=300)
     found = [json.loads(line[7:]) for line in done.stdout.splitlines() if line.startswith("LOSSES")]
     return Plain(dict(found), done.stdout[-1000:] + done.stderr[-3000:])
-
-
-def seen(trial: tl.TrialResult) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted(trial.path.glob("seen-*.json"))]
 
 
 GANGS = [
@@ -90,7 +81,7 @@ def test_a_gang_learns_what_a_plain_process_does(  # noqa: PLR0917 - a gang each
     plain.check(results, configs, rel=1e-5 if alone else 1e-4)
     group = "nccl" if device.is_gpu and share == 1 else "gloo"
     for trial in results.trials:
-        ranks = seen(trial)
+        ranks = [seen for (seen,) in notes(trial, "seen")]
         assert [(one["device"], one["group"]) for one in ranks] == [(device.kind, group)] * workers
         assert (ranks[0]["parameters"] == ["DTensor"]) is (backend == "sharded")
 
@@ -112,7 +103,7 @@ def test_later_trials_compile_kernels_for_other_shapes(sweep: Sweep, mode: str) 
     configs = [{"width": width, "mode": mode} for width in (256, 320, 384, 256)]
     results = sweep({"width": tl.choice([256, 320, 384]), "mode": tl.choice([mode])}, compiling, configs)
     assert [trial.state for trial in results.trials] == ["FINISHED"] * 4, results.trials[1].error
-    assert len({notes_of(trial, "compiled")[0]["pid"] for trial in results.trials}) == 1
+    assert len({notes(trial, "compiled")[0][0]["pid"] for trial in results.trials}) == 1
 
 
 @pytest.mark.multi

@@ -1,11 +1,14 @@
-"""What the GPU tests train, in trials and in plain processes. It runs on workers."""
+"""What GPU tests train: on workers, and without gangs in a process of its own: python -m tests.gpu.training JSON."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
+import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import tunelight as tl
+from tests.kit.training import note
 from tunelight.compat.lightning import Callback, pl
 from tunelight.session.session import get_session
 from tunelight.settings.backends import BACKENDS
@@ -118,13 +122,8 @@ class Seen(Callback):
     ) -> None:
         if trainer.global_step:
             return
-        context = tl.get_context()
-        seen = {
-            "group": torch.distributed.get_backend(),
-            "device": pl_module.device.type,
-            "parameters": sorted({type(one).__name__ for one in pl_module.parameters()}),
-        }
-        Path(context.trial_dir, f"seen-{context.rank}.json").write_text(json.dumps(seen))
+        parameters = sorted({type(one).__name__ for one in pl_module.parameters()})
+        note("seen", group=torch.distributed.get_backend(), device=pl_module.device.type, parameters=parameters)
 
 
 def in_a_trial(config: dict[str, Any]) -> None:
@@ -163,18 +162,6 @@ def used_memory(kind: str) -> int:
         return 0
     free, total = torch.cuda.mem_get_info()
     return total - free
-
-
-def note(name: str, **more: Any) -> None:
-    """Append a line to a file of the trial: the time, this process, and ``more``."""
-    line = {"time": time.time(), "pid": os.getpid(), **more}
-    with Path(tl.get_context().trial_dir, f"{name}.jsonl").open("a") as file:
-        print(json.dumps(line), file=file)
-
-
-def notes_of(trial: tl.TrialResult, name: str) -> list[dict[str, Any]]:
-    """Return the lines that :func:`note` has written."""
-    return [json.loads(line) for line in (trial.path / f"{name}.jsonl").read_text().splitlines()]
 
 
 def measured(config: dict[str, Any]) -> None:
@@ -232,7 +219,7 @@ class Killed(Callback):
     """Kills its process in the second epoch, while a kernel runs on the GPU that would take a minute."""
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if trainer.current_epoch != 1 or Path(tl.get_context().trial_dir, "killed.jsonl").exists():
+        if trainer.current_epoch != 1 or Path(tl.get_context().trial_dir, "killed-0.jsonl").exists():
             return
         if pl_module.device.type == "cuda":
             self.held = torch.ones(HELD, dtype=torch.uint8, device=pl_module.device)
@@ -244,7 +231,7 @@ class Killed(Callback):
 def killed(config: dict[str, Any]) -> None:
     """Train with checkpoints, and lose the process on the way; wait until the memory of a lost one is free again."""
     note("began")
-    before = Path(tl.get_context().trial_dir, "free.jsonl")
+    before = Path(tl.get_context().trial_dir, "free-0.jsonl")
     limit = json.loads(before.read_text())["used"] + HELD / 4 if before.exists() else None
     end = time.monotonic() + 60
     while limit is not None and used_memory(config["device"]) > limit and time.monotonic() < end:
@@ -327,3 +314,12 @@ def member(config: dict[str, Any]) -> None:
         config["device"], 6, [Timed(), saving], strategy=strategy(), limit_train_batches=2, limit_val_batches=0
     )
     trainer.fit(Big(config["lr"], config["width"]), datamodule=Points())
+
+
+if __name__ == "__main__":
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    for order, asked in enumerate(json.loads(sys.argv[1])):
+        try:
+            sys.stdout.write(f"LOSSES {json.dumps([order, alone(asked)])}\n")
+        except Exception:  # noqa: BLE001 - such as a compiler that is missing: the other configurations need none
+            traceback.print_exc()

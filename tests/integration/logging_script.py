@@ -1,6 +1,7 @@
-"""A script that logs its loss on rank 0 with W&B, MLflow or Accelerate's trackers, and knows nothing of tunelight."""
+"""A script that logs its loss on rank 0 with a tracker or for TensorBoard, and knows nothing of tunelight."""
 
 import argparse
+import sys
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--lr", type=float, default=0.1)
-parser.add_argument("--way", choices=["wandb", "mlflow", "accelerate", "config"], default="wandb")
+parser.add_argument("--way", choices=["wandb", "mlflow", "accelerate", "config", "tensorboard"])
 parser.add_argument("--store", default="sqlite:///runs.db")
 args = parser.parse_args()
 run: Any = None
@@ -36,18 +37,28 @@ if args.way == "mlflow":
     if first:
         mlflow.set_tracking_uri(args.store)
         mlflow.start_run()
+if args.way == "tensorboard":
+    from torch.utils.tensorboard import SummaryWriter
+
+    run = SummaryWriter() if first else None
 model = DistributedDataParallel(torch.nn.Linear(4, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
 for epoch in range(4):
-    optimizer.zero_grad()
-    loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
-    loss.backward()
-    optimizer.step()
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
+        loss.backward()
+        optimizer.step()
     if args.way == "accelerate":
         accelerator.log({"val_loss": loss.item(), "lr": args.lr}, step=epoch)
     elif first and args.way == "mlflow":
         mlflow.log_metrics({"val_loss": loss.item(), "lr": args.lr}, step=epoch)
+    elif run and args.way == "tensorboard":
+        run.add_scalar("train", epoch, epoch)
+        run.add_scalar("val_loss", loss, epoch)
+        sys.stdout.write(f"val_loss {loss.item()}\n")
     elif run:
         run.log({"val_loss": loss.item(), "lr": args.lr})
 if args.way == "accelerate":
     accelerator.end_training()
+sys.stdout.write("reached the end\n")

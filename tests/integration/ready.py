@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 import tunelight as tl
+from tests.kit.sweeps import run
 from tunelight.compat.ray import session_folder
 
 
@@ -34,10 +35,7 @@ def once(folder: Path, what: str, **settings: Any) -> None:
     """Run a sweep of one trial, and print what its workers were."""
     import ray
 
-    results = tl.run(
-        {"x": tl.uniform(0, 1)}, train, metric="loss", num_samples=1, workers=2, scheduler="fifo",
-        storage=folder / "runs", name=what, progress=False, **settings,
-    )  # fmt: skip
+    results = run({"x": tl.uniform(0, 1)}, train, folder / "runs", 1, name=what, **settings)
     (trial,) = results.trials
     assert trial.state == "FINISHED", trial.error
     kept = ray.is_initialized()

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import itertools
-import json
+import secrets
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from ray.tune.schedulers import TrialScheduler
 from typer.testing import CliRunner
 
 import tunelight as tl
 from tests.conftest import share_holdings
-from tests.integration.feeding import digits, seen, write_digits
+from tests.kit.sweeps import run
+from tests.kit.training import note, notes, trainer
 from tunelight import messages
 from tunelight.cli import app
 from tunelight.errors import DataError, ResourceError
+from tunelight.extras.digits import DigitsClassifier, load_digits
 from tunelight.messages import RESULT_KEY
+from tunelight.record import read_lines
 from tunelight.schedulers.base import GangScheduler
 
 # Ray Data's own, of each copy that it makes of its settings.
@@ -26,6 +31,73 @@ pytestmark = [
     for name in ("use_push_based_shuffle", "use_polars", "use_arrow_tensor_v2")
 ]
 ROWS = 1077
+
+
+def write_digits(folder: Path, files: int = 4) -> dict[str, dict[str, str]]:
+    """Write the digits' training and validation images as Parquet; return them as ``datasets=`` of a sweep."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for part, data in zip(("train", "val"), load_digits(0)[:2], strict=True):
+        (folder / part).mkdir(parents=True)
+        images, labels = (tensor.numpy() for tensor in data.tensors)
+        for number, rows in enumerate(np.array_split(np.arange(len(labels)), files)):
+            table = pa.table(
+                {
+                    "row": rows,
+                    "image": [image.ravel() for image in images[rows]],
+                    "label": labels[rows],
+                }
+            )
+            pq.write_table(table, folder / part / f"{number}.parquet", row_group_size=100)
+    return {part: {"parquet": str(folder / part)} for part in ("train", "val")}
+
+
+def to_batch(rows: dict[str, np.ndarray]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    images = np.stack([np.asarray(image, np.float32) for image in rows["image"]]).reshape(-1, 1, 8, 8)
+    return torch.tensor(images), torch.tensor(rows["label"]), torch.tensor(rows["row"])
+
+
+class Seen(DigitsClassifier):
+    """A classifier that writes down which rows each batch gave it, one file a rank."""
+
+    def on_fit_start(self) -> None:
+        self.start = secrets.token_hex(4)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        images, labels, rows = batch
+        note("seen", batch=[self.current_epoch, batch_idx, self.start, rows.tolist()])
+        return super().training_step((images, labels), batch_idx)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        super().validation_step(batch[:2], batch_idx)
+
+
+def seen(trial: tl.TrialResult) -> dict[int, list[list[int]]]:
+    """Return each epoch's rows, rank by rank; what a later start trained on again counts once."""
+    epochs: dict[int, list[list[int]]] = {}
+    for lines in notes(trial, "seen"):
+        kept: dict[int, list[Any]] = {}
+        for epoch, index, start, rows in (line["batch"] for line in lines):
+            batches = kept.setdefault(epoch, [])
+            while batches and batches[-1][1] != start and batches[-1][0] >= index:
+                batches.pop()
+            batches.append((index, start, rows))
+        for epoch, batches in kept.items():
+            epochs.setdefault(epoch, []).append([row for *_, rows in batches for row in rows])
+    return epochs
+
+
+def data_module(**kwargs: Any) -> tl.RayDataModule:
+    return tl.RayDataModule(batch_size=32, collate_fn=to_batch, **kwargs)
+
+
+def digits(config: dict[str, Any]) -> None:
+    """Train on the sweep's datasets, with a checkpoint at every report: one an epoch, or each ``every`` batches."""
+    report = tl.TuneReportCheckpointCallback({"loss": "val_loss", "acc": "val_acc"}, on="validation_end")
+    model = Seen(lr=config["lr"], hidden=64)
+    often = {"val_check_interval": config["every"]} if config.get("every") else {}
+    trainer(config.get("epochs", 2), report, num_sanity_val_steps=0, **often).fit(model, datamodule=data_module())
 
 
 @pytest.fixture(scope="module")
@@ -40,23 +112,15 @@ def parquet(ray4: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, di
 
 
 def sweep(tmp_path: Path, train: Any = digits, epochs: int = 2, every: int = 0, **kwargs: Any) -> tl.SweepResults:
-    settings: dict[str, Any] = {
-        "metric": "acc", "mode": "max", "num_samples": 1, "workers": 2, "seed": 7, "storage": tmp_path, "name": "s",
-        "scheduler": "fifo", "progress": False, "baselines": [{"lr": 0.01}],
-    }  # fmt: skip
-    results = tl.run({"lr": tl.loguniform(1e-3, 1e-1), "epochs": epochs, "every": every}, train, **(settings | kwargs))
+    space = {"lr": tl.loguniform(1e-3, 1e-1), "epochs": epochs, "every": every}
+    results = run(space, train, tmp_path, [{"lr": 0.01}], metric="acc", mode="max", **kwargs)
     assert not results.errors, results.errors[0].error
     return results
 
 
-def record(folder: Path, kind: str, key: str) -> list[Any]:
-    lines = map(json.loads, (folder / "record.jsonl").read_text().splitlines())
-    return [line[key] for line in lines if line["kind"] == kind]
-
-
-def check_epochs(folder: Path, epochs: int, ranks: int = 2) -> dict[int, list[list[int]]]:
+def check_epochs(trial: tl.TrialResult, epochs: int, ranks: int = 2) -> dict[int, list[list[int]]]:
     """Check that each epoch gave each row to one rank, but those that equal shards have to drop."""
-    found = seen(folder)
+    found = seen(trial)
     assert sorted(found) == list(range(epochs))
     for shards in found.values():
         assert [len(rows) for rows in shards] == [ROWS // ranks] * ranks
@@ -69,7 +133,7 @@ def test_a_sweep_on_parquet_sees_each_row_once_an_epoch_and_learns(
     ray4: Any, tmp_path: Path, parquet: dict[str, Any]
 ) -> None:
     results = sweep(tmp_path, datasets=parquet, cache=True, epochs=8)
-    found = check_epochs(results.best.path, 8)
+    found = check_epochs(results.best, 8)
     assert found[0] != found[1]
     assert results.best.value is not None
     assert results.best.value >= 0.95
@@ -100,17 +164,17 @@ class Resize(GangScheduler):
 def test_a_gang_that_is_resized_sees_whole_epochs_again_after_that_in_which_it_was(
     ray4: Any, tmp_path: Path, parquet: dict[str, Any]
 ) -> None:
-    run = sweep(
+    results = sweep(
         tmp_path, datasets=parquet, cache=True, scheduler=Resize(3, (2, 1)), epochs=500, every=8, workers=(1, 2)
     )
-    sizes = record(run.folder, "report", "workers")
+    sizes = [line["workers"] for line in read_lines(results.folder) if line["kind"] == "report"]
     assert [size for size, _ in itertools.groupby(sizes)] == [1, 2, 1]
-    reports = list(zip((report["epoch"] for report in run.best.history), sizes, strict=True))
+    reports = list(zip((report["epoch"] for report in results.best.history), sizes, strict=True))
     changed = {epoch for (epoch, size), (_, after) in itertools.pairwise(reports) if size != after}
     whole = set(range(reports[-1][0])) - changed
     assert len(whole) > 3
     for epoch in whole:
-        rows = [row for shard in seen(run.best.path)[epoch] for row in shard]
+        rows = [row for shard in seen(results.best)[epoch] for row in shard]
         assert len(set(rows)) == len(rows) >= ROWS - 1, f"epoch {epoch}"
 
 
@@ -163,7 +227,7 @@ def test_bad_datasets_are_told_before_a_trial_starts(ray4: Any, tmp_path: Path, 
 @pytest.mark.slow
 def test_a_streamed_dataset_comes_in_the_same_order_again(ray4: Any, tmp_path: Path, parquet: dict[str, Any]) -> None:
     runs = [sweep(tmp_path, name=name, datasets=parquet) for name in "ab"]
-    orders = [check_epochs(run.best.path, 2) for run in runs]
+    orders = [check_epochs(run.best, 2) for run in runs]
     assert orders[0] == orders[1]
     assert orders[0][0] != orders[0][1]
     assert runs[0].best.value == runs[1].best.value

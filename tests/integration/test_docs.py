@@ -6,7 +6,6 @@ import ast
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import yaml
 
 import tunelight as tl
 from tests import docs, flavours
+from tests.kit.programs import python, run
 from tests.preludes import PRELUDES
 
 PYTHON_PAGES = [page for page in docs.pages() if any(block.language == "python" for block in docs.blocks(page))]
@@ -126,11 +126,7 @@ def test_the_python_of_a_page_runs(page: str, ray4: Any, warm_gangs: Any, empty:
 @pytest.mark.parametrize("page", SHELL_PAGES)
 def test_the_commands_of_a_page_run(page: str, empty: Path) -> None:
     script = "\n".join(block.text for block in docs.blocks(page) if "run" in block.notes)
-    environment = {**flavours.as_a_user(), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-ec", script], env=environment, capture_output=True, text=True, timeout=540, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run("bash", "-ec", script, cwd=empty, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 
 
 @pytest.mark.parametrize("block", YAML_OF_LIGHTNING, ids=str)
@@ -145,12 +141,8 @@ def test_yaml_for_lightning_is_what_its_parser_takes(block: docs.Block, ray4: An
 
 
 def test_the_site_builds_without_a_warning_and_needs_no_network(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
-        cwd=docs.ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=100,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    site = ("build", "--strict", "--site-dir", tmp_path)
+    done = python("-m", "mkdocs", *site, limit_s=100, NO_MKDOCS_2_WARNING="1")
     assert "WARNING" not in done.stderr
     built = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.html")}
     pages = set(docs.pages()) - {

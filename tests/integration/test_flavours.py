@@ -1,9 +1,9 @@
-"""The two packages of Lightning: each alone in its processes, and what happens where they meet."""
+"""The two packages of Lightning, and libraries that bring or copy one: each alone in its processes, or together."""
 
 from __future__ import annotations
 
-import json
-import subprocess
+import copy
+import pickle
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -13,10 +13,10 @@ import pytest
 
 import tunelight as tl
 from tests import flavours
+from tests.kit.programs import PROGRAM_S, python
 from tests.kit.sweeps import run
-from tests.kit.training import Line, LineData, plain
-from tests.kit.waiting import PROGRAM_S
-from tunelight.compat.lightning import FABRIC, VARIABLE, flavour
+from tests.kit.training import Line, LineData, note, notes, plain, trainer
+from tunelight.compat.lightning import FABRIC, VARIABLE, TorchCheckpointIO, flavour
 from tunelight.errors import TrainFunctionError
 
 SPACE = {"lr": tl.uniform(0.01, 0.1)}
@@ -26,29 +26,56 @@ def test_a_worker_imports_the_package_of_its_sweep_and_not_the_other(ray4: Any, 
     def told(config: dict[str, Any]) -> None:
         plain(config)
         packages = {name.partition(".")[0] for name in sys.modules}
-        found = sorted(packages & {"pytorch_lightning", "lightning_fabric", "lightning"})
-        Path(tl.get_context().trial_dir, f"{tl.get_context().rank}.json").write_text(json.dumps(found))
+        note("imported", found=sorted(packages & {"pytorch_lightning", "lightning_fabric", "lightning"}))
 
     (trial,) = run(SPACE, told, tmp_path, 1).trials
     assert trial.error is None
     expected = {"pytorch_lightning": ["lightning_fabric", "pytorch_lightning"], "lightning.pytorch": ["lightning"]}
-    for rank in (0, 1):
-        assert json.loads(Path(trial.path, f"{rank}.json").read_text()) == expected[flavour()]
+    assert [rank[0]["found"] for rank in notes(trial, "imported")] == [expected[flavour()]] * 2
 
 
-def meet(config: dict[str, Any]) -> None:
-    """Be a library: give a callback to a Trainer that is of another package than the callback."""
-    other = import_module(flavours.other())
+def others(**more: Any) -> tuple[Any, Any]:
+    """Return a Trainer and a model of the other Lightning, as a library makes them."""
     boring = import_module(f"{flavours.other()}.demos.boring_classes")
-    trainer = other.Trainer(max_epochs=1, accelerator="cpu", logger=False, callbacks=[tl.TuneReportCallback()])
-    trainer.fit(boring.BoringModel())
+    made = import_module(flavours.other()).Trainer(
+        max_epochs=1, limit_train_batches=2, limit_val_batches=0, accelerator="cpu", logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, **more,
+    )  # fmt: skip
+    return made, boring.BoringModel()
 
 
-def test_a_callback_of_one_package_in_a_trainer_of_the_other_ends_the_trial(ray4: Any, tmp_path: Path) -> None:
-    (trial,) = run(SPACE, meet, tmp_path, 1, workers=1).trials
-    assert trial.error is not None
-    assert f"This Trainer is {flavours.other()}.trainer.trainer.Trainer" in trial.error
-    assert f"this TuneReportCallback was made for {flavour()}" in trial.error
+def library(config: dict[str, Any]) -> None:
+    """Be a library that copies its arguments and makes a Trainer for each call, or brings the other Lightning."""
+    if config["by"] != "copies":
+        one, model = others(**({"callbacks": [tl.TuneReportCallback()]} if config["by"] == "callback" else {}))
+        one.fit(model)
+        tl.report({"loss": float(one.global_step)})
+        return
+    given: dict[str, Any] = {"strategy": tl.RayStrategy(), "plugins": [TorchCheckpointIO()]}
+    ours, data = Line(config["lr"]), LineData()
+    trainer(1, **given).fit(ours, datamodule=data)
+    kept: dict[str, Any] = copy.deepcopy(given)
+    trainer(1, **kept).fit(ours, datamodule=data)
+    trainer(1, **kept).validate(ours, datamodule=data, verbose=False)
+    for again in (copy.copy(given["strategy"]), pickle.loads(pickle.dumps(given["strategy"])), kept["strategy"]):
+        assert again.world_size == 2
+        assert again.num_cpus_per_worker == 1
+
+
+def test_a_strategy_is_copied_and_the_other_lightning_ends_a_trial_on_all_ranks_with_what_to_do(
+    ray4: Any, tmp_path: Path
+) -> None:
+    """A Trainer of the other one trained each rank alone, and finished as if nothing were wrong."""
+    configs = [{"lr": 0.01, "by": by} for by in ("copies", "itself", "callback")]
+    results = run({**SPACE, "by": tl.choice(["copies", "itself", "callback"])}, library, tmp_path, configs)
+    copied, itself, callback = results.trials
+    assert (copied.state, copied.error) == ("FINISHED", None)
+    log = Path(itself.path, "log.txt").read_text()
+    for rank in (0, 1):
+        assert f"[{rank}] tunelight.errors.StrategyError: This Trainer is of {flavours.other()}" in log
+    assert f"Choose {flavours.other()} before the sweep" in str(itself.error)
+    assert f"This Trainer is {flavours.other()}.trainer.trainer.Trainer" in str(callback.error)
+    assert f"this TuneReportCallback was made for {flavour()}" in str(callback.error)
 
 
 def uses_both(config: dict[str, Any]) -> None:
@@ -103,11 +130,7 @@ def test_code_alone_tells_the_package_and_both_have_the_same_losses_to_every_dig
     for package in FABRIC:
         script = tmp_path / f"{package}.py"
         script.write_text(PROGRAM.replace("pytorch_lightning", package))
-        done = subprocess.run(
-            [sys.executable, str(script), str(tmp_path)], cwd=tmp_path, env=flavours.as_a_user(),
-            capture_output=True, text=True, timeout=PROGRAM_S / 2, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-4000:]
+        done = python(script, tmp_path, cwd=tmp_path, limit_s=PROGRAM_S / 2)
         losses.append(done.stdout.splitlines()[-1])
     assert losses[0] == losses[1]
     assert losses[0].count(",") == 1

@@ -16,7 +16,7 @@ from tests.kit import tasks
 from tests.kit.contract import GangContract
 from tunelight.gang.gang import Gang
 from tunelight.gang.spec import GangSpec
-from tunelight.messages import Ended, Report
+from tunelight.messages import Report
 from tunelight.resources import Reservation
 from tunelight.session.task import Home
 
@@ -55,14 +55,7 @@ def run(gang: Gang, tmp_path: Path, train: Any, **config: Any) -> tuple[list[Rep
     """Train once, unasked; return the reports, the cause if it failed, and the seconds."""
     gang.heal()
     began = time.monotonic()
-    gang.start(*tasks.here(tmp_path, cloudpickle.dumps(train), config=config))
-    reports, cause = [], None
-    while gang.running:
-        event = gang.next_event(60)
-        if isinstance(event, Report):
-            reports.append(event)
-        if isinstance(event, Ended) and event.error is not None:
-            cause, _ = gang.fail(event.error)
+    reports, cause = tasks.run(gang, *tasks.here(tmp_path, cloudpickle.dumps(train), config=config))
     return reports, cause, time.monotonic() - began
 
 

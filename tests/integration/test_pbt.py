@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,10 @@ import torch
 
 import tunelight as tl
 from tests.kit.sweeps import run
-from tunelight.compat.lightning import Callback, pl
+from tests.kit.training import note, notes, trainer
+from tunelight.compat.lightning import Callback
 from tunelight.extras.digits import DigitsClassifier, DigitsData
-from tunelight.record import read_record
-from tunelight.settings.backends import BACKENDS
+from tunelight.record import read_lines, read_record
 
 RATES = (1e-2, 3e-3, 1e-3, 1e-6)
 """The last learns next to nothing, so that it is sure to be the worst."""
@@ -23,29 +23,17 @@ RATES = (1e-2, 3e-3, 1e-3, 1e-6)
 class Seen(Callback):
     """Write down what a rank trains on, at the first batch of each epoch."""
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        import hashlib
-        import os
-
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if batch_idx:
             return
         digest = hashlib.sha256()
         for tensor in pl_module.state_dict().values():
             digest.update(getattr(tensor, "full_tensor", lambda: tensor)().numpy().tobytes())  # noqa: B023 - at once
         context = tl.get_context()
-        line = {
-            "reports": context.number,
-            "epoch": trainer.current_epoch,
-            "weights": digest.hexdigest(),
-            "lr": trainer.optimizers[0].param_groups[0]["lr"],
-            "hparam": pl_module.hparams["lr"],
-            "config": context.config["lr"],
-            "pid": os.getpid(),
-        }
-        with Path(context.trial_dir, f"seen-{context.rank}.jsonl").open("a") as file:
-            print(json.dumps(line), file=file)
+        note(
+            "seen", reports=context.number, epoch=trainer.current_epoch, weights=digest.hexdigest(),
+            lr=trainer.optimizers[0].param_groups[0]["lr"], hparam=pl_module.hparams["lr"], config=context.config["lr"],
+        )  # fmt: skip
 
 
 def digits(config: dict[str, Any]) -> None:
@@ -53,16 +41,8 @@ def digits(config: dict[str, Any]) -> None:
 
     torch.set_num_threads(1)
     report = tl.TuneReportCheckpointCallback({"loss": "val_loss", "acc": "val_acc"})
-    trainer = pl.Trainer(
-        max_epochs=config["epochs"],
-        strategy=BACKENDS[tl.get_context().backend].load_strategy()(),
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        num_sanity_val_steps=0,
-        callbacks=[Seen(), report],
-    )
-    trainer.fit(DigitsClassifier(lr=config["lr"]), datamodule=DigitsData())
+    made = trainer(config["epochs"], report, num_sanity_val_steps=0, callbacks=[Seen()])
+    made.fit(DigitsClassifier(lr=config["lr"]), datamodule=DigitsData())
 
 
 def sweep(folder: Path, name: str, *, epochs: int = 8, **settings: Any) -> tl.SweepResults:
@@ -74,13 +54,9 @@ def sweep(folder: Path, name: str, *, epochs: int = 8, **settings: Any) -> tl.Sw
     return run(space, digits, folder, [{"lr": rate, "epochs": epochs} for rate in rates], name=name, **settings)
 
 
-def seen(trial: tl.TrialResult, rank: int = 0) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(trial.path, f"seen-{rank}.jsonl").read_text().splitlines()]
-
-
 def after(trial: tl.TrialResult, number: int, rank: int = 0) -> dict[str, Any]:
     """Return what a rank trained on after a report."""
-    return next(line for line in seen(trial, rank) if line["reports"] == number)
+    return next(line for line in notes(trial, "seen")[rank] if line["reports"] == number)
 
 
 def check_changes(results: tl.SweepResults) -> int:
@@ -111,18 +87,13 @@ def test_the_worst_train_on_with_the_best_ones_weights_and_a_population_of_four_
     for trial in results.trials:
         assert [report["training_iteration"] for report in trial.history] == list(range(1, 9))
         assert [report["epoch"] for report in trial.history] == list(range(8))
-    assert len({line["pid"] for trial in results.trials for rank in (0, 1) for line in seen(trial, rank)}) == 4
-    lines = [json.loads(line) for line in (results.folder / "record.jsonl").read_text().splitlines()]
-    assert any(line.get("state") == "PAUSED" for line in lines)
+    assert len({line["pid"] for trial in results.trials for rank in notes(trial, "seen") for line in rank}) == 4
+    assert any(line.get("state") == "PAUSED" for line in read_lines(results.folder))
     worst = results.trials[3]
     assert worst.changes[0]["before"]["lr"] == RATES[3]
     assert worst.history[-1]["acc"] > 0.8
     best = results.best
     assert best.config == read_record(results.folder).trials[best.id].config_at(best.metrics["training_iteration"])
-
-
-def notes(results: tl.SweepResults) -> str:
-    return " ".join(text for _, text in read_record(results.folder).notes)
 
 
 @pytest.mark.slow
@@ -131,5 +102,6 @@ def test_two_gangs_hand_over_in_place_and_keep_their_processes(ray4: Any, tmp_pa
     results = sweep(tmp_path, backend, rates=(1e-2, 1e-6), backend=backend)
     assert [trial.state for trial in results.trials] == ["FINISHED"] * 2, results.trials[0].error
     assert check_changes(results) >= 1
-    assert "starts anew" not in notes(results)
-    assert "goes on as it was" not in notes(results)
+    said = " ".join(text for _, text in read_record(results.folder).notes)
+    assert "starts anew" not in said
+    assert "goes on as it was" not in said

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -16,21 +14,15 @@ import psutil
 import pytest
 
 import tunelight as tl
-from tests import flavours
-from tests.kit.waiting import PROGRAM_S
-
-ROOT = Path(__file__).parents[2]
+from tests.kit.programs import python
+from tests.kit.sweeps import run
 
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("ready")
     temporary = Path(tempfile.mkdtemp(prefix="tl-", dir="/tmp"))  # paths of sockets are short
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.integration.ready", str(folder)], cwd=ROOT, capture_output=True, text=True,
-        timeout=PROGRAM_S, check=False, env=flavours.as_a_user() | {"TMPDIR": str(temporary)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
+    done = python("-m", "tests.integration.ready", folder, TMPDIR=str(temporary))
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"what"')]
     left = list(temporary.glob("tunelight-*"))
     shutil.rmtree(temporary)
@@ -75,9 +67,7 @@ def test_workers_on_a_ray_that_was_there_are_forked_too(ray4: Any, tmp_path: Pat
         parent = psutil.Process().parent()
         tl.report({"loss": 0.0, "forked": parent is not None and "extras/forks" in " ".join(parent.cmdline())})
 
-    results = tl.run(
-        {"x": tl.uniform(0, 1)}, train, metric="loss", num_samples=1, workers=2, storage=tmp_path, progress=False
-    )
+    results = run({"x": tl.uniform(0, 1)}, train, tmp_path, 1)
     assert results.trials[0].history[0]["forked"]
 
 

@@ -17,7 +17,7 @@ from tests.kit import tasks
 from tunelight.checkpoints.files import FOLDER, file_name
 from tunelight.gang.gang import Gang
 from tunelight.gang.spec import GangSpec
-from tunelight.messages import CheckpointInfo, Ended, Report
+from tunelight.messages import CheckpointInfo
 from tunelight.resources import Reservation
 from tunelight.session.task import Home, Start, Task
 
@@ -106,15 +106,7 @@ class Run:
     """What a start of a trial left."""
 
     def __init__(self, gang: Gang, folder: Path, task: tuple[Task, Start]) -> None:
-        self.reports: list[Report] = []
-        self.cause: Any = None
-        gang.start(*task)
-        while gang.running:
-            event = gang.next_event(60)
-            if isinstance(event, Report):
-                self.reports.append(event)
-            if isinstance(event, Ended) and event.error is not None:
-                self.cause, _ = gang.fail(event.error)
+        self.reports, self.cause = tasks.run(gang, *task)
         self.metrics = {report.number: report.metrics for report in self.reports}
         end = folder / "end.ckpt"
         self.end: dict[str, Any] = torch.load(end, weights_only=True) if end.exists() else {}

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,11 +16,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tunelight as tl
+from tests.kit import sweeps
+from tests.kit.programs import ROOT, run
 from tests.kit.waiting import until
 from tunelight.cli import app
 from tunelight.results import SweepResults, TrialResult
 
-ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "scripts"
 SCRIPTS = {
     "argparse_trainer": ("lr", ["--epochs", "4"]),
@@ -49,26 +49,17 @@ pytestmark = pytest.mark.usefixtures("ray4")
 def sweep(tmp_path: Path) -> Callable[..., SweepResults]:
     """Tune a script, given by its path or its text, on gangs of two."""
 
-    def run(
+    def tuned(
         script: str | Path, args: Sequence[str] = (), key: str = "lr", domain: Any = None, **settings: Any
     ) -> SweepResults:
         if isinstance(script, str):
             (tmp_path / "train.py").write_text(script)
             script = tmp_path / "train.py"
-        given: dict[str, Any] = {
-            "num_samples": 3,
-            "scheduler": "asha",
-            "max_concurrent": 1,
-            "seed": 3,
-            "baselines": [{key: 0.1}],
-        }
-        space = {key: domain or tl.loguniform(1e-4, 0.2)}
-        return tl.run(
-            space, script=script, args=args, metric="val_loss", workers=2, storage=tmp_path,
-            progress=False, **(given | settings),
-        )  # fmt: skip
+        given: dict[str, Any] = {"num_samples": 3, "scheduler": "asha", "max_concurrent": 1, "seed": 3}
+        given |= {"script": script, "args": args, "metric": "val_loss", **settings}
+        return sweeps.run({key: domain or tl.loguniform(1e-4, 0.2)}, None, tmp_path, [{key: 0.1}], **given)
 
-    return run
+    return tuned
 
 
 def losses(results: SweepResults) -> list[float]:
@@ -126,11 +117,7 @@ def test_the_commands_of_the_winner_train_as_its_trial_did(
     at = plain.index(str(script))
     watched = [*plain[:at], "-m", "tests.integration.recorded", str(tmp_path / "losses.json"), *plain[at:]]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        watched, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": path}, check=False,
-        capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = run(*watched, cwd=tmp_path, limit_s=200, **{**os.environ, "PYTHONPATH": str(ROOT), "PATH": path})
     if name.endswith("loop"):
         wanted = [float(text) for text in re.findall(r"val_loss ([\d.]+)", done.stdout)]
     else:
@@ -183,42 +170,14 @@ def test_each_trial_of_a_script_has_a_process_of_its_own_unless_the_user_wants_l
 
 # --- what rank 0 logs -------------------------------------------------------------------------------------
 
-LOGGED = """
-import argparse
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--lr", type=float)
-lr = parser.parse_args().lr
-
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.tensorboard import SummaryWriter
-
-dist.init_process_group("gloo")
-torch.manual_seed(1)
-x = torch.randn(16, 4)
-model = DistributedDataParallel(torch.nn.Linear(4, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-writer = SummaryWriter() if dist.get_rank() == 0 else None
-for epoch in range(4):
-    for step in range(3):
-        optimizer.zero_grad()
-        loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
-        loss.backward()
-        optimizer.step()
-    if writer:
-        writer.add_scalar("train", epoch, epoch)
-        writer.add_scalar("val_loss", loss, epoch)
-        print("val_loss", loss.item())
-print("reached the end")
-"""
+LOGGING = Path(__file__).with_name("logging_script.py")
+TENSORBOARD = ("--way", "tensorboard")
 
 
 def test_what_rank_0_logs_is_reported_by_all_ranks(sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    results = sweep(LOGGED, num_samples=4, baselines=[{"lr": lr} for lr in (0.1, 0.08, 0.0001, 0.0002)])
+    results = sweep(LOGGING, TENSORBOARD, num_samples=4, baselines=[{"lr": lr} for lr in (0.1, 0.08, 0.0001, 0.0002)])
     assert [trial.error for trial in results.trials] == [None] * 4
     first, _, third, _ = results.trials
     log = (first.path / "log.txt").read_text()
@@ -255,8 +214,8 @@ def test_a_mistake_is_told_in_the_script_s_words(sweep: Any) -> None:
 
 
 def test_what_was_logged_is_named_where_the_metric_is_not_among_it(sweep: Any) -> None:
-    results = sweep(LOGGED.replace('"val_loss", loss', '"valid", loss'), num_samples=1)
-    assert "ended without a report of 'val_loss'. It logged train, valid." in str(results.trials[0].error)
+    results = sweep(LOGGING, TENSORBOARD, num_samples=1, metric="valid")
+    assert "ended without a report of 'valid'. It logged train, val_loss." in str(results.trials[0].error)
 
 
 # --- once, and the winner as a command --------------------------------------------------------------------

@@ -12,7 +12,6 @@ from torch import nn
 
 import tunelight as tl
 from tests.integration.test_strategies import Small, data, trainer
-from tests.transformers import Encoder, Transformer, Translator, texts
 from tunelight.compat.lightning import pl
 
 pytestmark = pytest.mark.usefixtures("warm_gangs")
@@ -148,19 +147,3 @@ def test_tensor_parallel_ranks_share_their_data_and_compute_what_one_process_doe
     for mine, theirs in zip(there.parameters(), here.parameters(), strict=True):
         assert torch.allclose(mine, theirs, atol=1e-5)
     assert torch.allclose(ours.callback_metrics["val_loss"], alone.callback_metrics["val_loss"], atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", [Encoder, Translator])
-def test_transformers_train_as_by_ddp(kind: type[Transformer]) -> None:
-    model = kind()
-    sharded = copy.deepcopy(model)
-    told = []
-    by_ddp, by_fsdp = tl.RayStrategy(num_workers=2), tl.RayShardedStrategy(num_workers=2, min_sharded=100)
-    for one, strategy in ((model, by_ddp), (sharded, by_fsdp)):
-        torch.manual_seed(0)  # for dropout
-        running = trainer(strategy, max_epochs=2)
-        running.fit(one, texts(), texts(8))
-        told.append({name: value.item() for name, value in running.callback_metrics.items()})
-    assert set(told[0]) == {"loss", "val_loss"}
-    assert told[1] == pytest.approx(told[0], abs=1e-5)
-    assert sharded.state_dict().keys() == model.state_dict().keys()

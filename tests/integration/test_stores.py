@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import http.client
 import os
@@ -11,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 import tunelight as tl
 from tests.integration.stored import EPOCHS
+from tests.kit.programs import ROOT, held
 from tests.kit.training import Line
 from tests.kit.waiting import until
 from tests.world.kernel import Kernel, virtual
@@ -32,7 +33,6 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.cli.app import app
 from tunelight.record import record_number, record_of
 
-ROOT = Path(__file__).parents[2]
 URL = "s3://bucket/sweeps"
 
 
@@ -60,27 +60,17 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         s3fs.S3FileSystem.clear_instance_cache()  # which would ask this server again
 
 
-@contextlib.contextmanager
-def driver(folder: Path, storage: str, samples: int, machine: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+def driver(folder: Path, samples: int, machine: str, *words: str) -> AbstractContextManager[subprocess.Popen[str]]:
     """Run the sweep's driver on a machine of its own, as far as files and processes go; its output is beside."""
-    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / machine), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "tests.integration.stored", storage, str(samples), machine, *words]
-    with (folder / f"{machine}.txt").open("w") as output:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, text=True, stdout=output, stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )  # fmt: skip
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    return held(
+        sys.executable, "-m", "tests.integration.stored", URL, str(samples), machine, *words,
+        log=folder / f"{machine}.txt", env={"XDG_CACHE_HOME": str(folder / machine), "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
 
 
-def driven(folder: Path, storage: str, samples: int, machine: str, *words: str, code: int) -> None:
+def driven(folder: Path, samples: int, machine: str, *words: str, code: int) -> None:
     """Run the sweep's driver to its end."""
-    with driver(folder, storage, samples, machine, *words) as process:
+    with driver(folder, samples, machine, *words) as process:
         assert process.wait(130) == code, (folder / f"{machine}.txt").read_text()
 
 
@@ -95,13 +85,13 @@ def test_another_machine_goes_on_from_the_store_alone(
     bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
     if lost == "KILL":
-        driven(tmp_path, URL, 2, "first", "KILL", code=-signal.SIGKILL)
-        driven(tmp_path, URL, 3, "second", code=0)
+        driven(tmp_path, 2, "first", "KILL", code=-signal.SIGKILL)
+        driven(tmp_path, 3, "second", code=0)
     else:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "fourth"))
-        with driver(tmp_path, URL, 2, "first", "STOP") as first:
+        with driver(tmp_path, 2, "first", "STOP") as first:
             until(lambda: asleep(first), 130)
-            driven(tmp_path, URL, 3, "second", code=0)
+            driven(tmp_path, 3, "second", code=0)
             before = [trial.history for trial in tl.SweepResults.load(f"{URL}/s").trials]
             os.killpg(first.pid, signal.SIGCONT)  # it wakes up beside its successor: it ends, and writes nothing
             assert first.wait(60) == 1, (tmp_path / "first.txt").read_text()

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import flavours
+from tests.kit.programs import ROOT, python
 
-ROOT = Path(__file__).parents[2]
 STATES = ["FINISHED", "STOPPED", "FINISHED", "ERROR", "STOPPED", "FINISHED", "FINISHED", "FINISHED"]
 LAST = [4.0, 90.0, 3.0, 4.0, 91.0, 1.0, 0.0, -1.0]
 WORDS = {"FINISHED": ("finished", "finished"), "STOPPED": ("finished", "stopped"), "ERROR": ("failed", "failed")}
@@ -24,12 +21,10 @@ KILLED = "s-00006"
 @pytest.mark.apart
 @pytest.mark.timeout(300)
 def test_each_trial_has_one_run_with_its_outcome_and_its_last_value(tmp_path: Path) -> None:
-    environment = flavours.as_a_user() | {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("tracked.py"), tmp_path], capture_output=True, text=True,
-        timeout=280, check=False, env=environment,
+    done = python(
+        Path(__file__).with_name("tracked.py"), tmp_path, limit_s=280,
+        WANDB_MODE="offline", WANDB_SILENT="true", PYTHONPATH=str(ROOT),
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1].removeprefix("RESULT "))
     names = [f"s-{number:05}" for number in range(8)]
     assert found["trials"] == {name: [state, last] for name, state, last in zip(names, STATES, LAST, strict=True)}

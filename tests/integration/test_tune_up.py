@@ -7,31 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
+from tests.kit.training import Line
 from tunelight.compat.lightning import pl
 
 pytestmark = pytest.mark.timeout(180)
 
 
-class Net(pl.LightningModule):
+class Net(Line):
     """A network with all that a sweep's model may bring: a plateau scheduler, validation, hyperparameters."""
-
-    def __init__(self, lr: float = 0.01) -> None:
-        super().__init__()
-        self.lr = lr
-        self.net: Any = self.layers()
-
-    def layers(self) -> Any:
-        return nn.Linear(4, 1)
-
-    def training_step(self, batch: Any, _: int) -> torch.Tensor:
-        return nn.functional.mse_loss(self.net(batch[0]), batch[1])
-
-    def validation_step(self, batch: Any, _: int) -> None:
-        self.log("val_loss", nn.functional.mse_loss(self.net(batch[0]), batch[1]), sync_dist=True)
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.Adam(self.parameters(), lr=self.lr)

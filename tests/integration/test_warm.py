@@ -1,9 +1,11 @@
-"""Warm gangs: nothing of one trial is seen in the next."""
+"""Warm gangs: nothing of one trial is seen in the next, but helpers of libraries and what tl.cached keeps."""
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from ray.util import placement_group_table
 import tunelight as tl
 from tests.integration import test_strategies
 from tests.kit.sweeps import run
-from tests.kit.training import Line, LineData, trainer
+from tests.kit.training import Line, LineData, note, notes, trainer
 
 
 def messy(config: dict[str, Any]) -> None:
@@ -64,9 +66,9 @@ def messy(config: dict[str, Any]) -> None:
 
     report = tl.TuneReportCallback({"loss": "val_loss"}, on="validation_end")
     fit = trainer(
-        9, report, deterministic=True, precision="bf16-mixed", num_sanity_val_steps=0, benchmark=True, logger=True
-    )
-    fit.callbacks.append(Middle())  # type: ignore[attr-defined]
+        9, report, [Middle()], deterministic=True, precision="bf16-mixed", num_sanity_val_steps=0, benchmark=True,
+        logger=True,
+    )  # fmt: skip
     fit.fit(Line(0.05), datamodule=LineData(num_workers=1))
 
 
@@ -159,3 +161,88 @@ def test_a_trial_that_gets_an_idle_gang_leaves_its_reservation_to_the_next(ray4:
     groups = {name: group["state"] for name, group in placement_group_table().items() if name not in before}
     assert set(groups.values()) == {"REMOVED"}
     assert len(groups) < 8, "without that, each trial requests one"
+
+
+_kept: Any = None
+
+
+def helped(config: dict[str, Any]) -> None:
+    """Use processes of joblib's, of torch's sharing by files, of inductor's, or of a manager that a module keeps."""
+    import multiprocessing
+    import os
+
+    import joblib  # type: ignore[import-untyped]  # it has no types
+    import torch
+
+    global _kept  # noqa: PLW0603 - as modules of users keep such things
+    value, pool = -1.0, 0
+    if config["by"] == "joblib":
+        value = max(joblib.Parallel(n_jobs=2)(joblib.delayed(abs)(-number) for number in range(4)))
+    elif config["by"] == "files":
+        torch.multiprocessing.set_sharing_strategy("file_system")
+        value = float(torch.full((4,), 3.0).share_memory_()[0])
+    elif config["by"] == "inductor":  # as the first kernel of a shape does
+        from torch._inductor.async_compile import AsyncCompile
+
+        compiling: Any = AsyncCompile.process_pool()
+        pool = compiling.process.pid
+        value = 3.0 * (compiling.submit(os.getppid).result(timeout=60) == pool)
+    else:
+        if _kept is None:
+            _kept = multiprocessing.get_context("fork").Manager().list()
+        _kept.append(3.0)
+        value = _kept[0]
+    sharing = torch.multiprocessing.get_sharing_strategy()
+    tl.report({"loss": value, "pid": os.getpid(), "pool": pool, "sharing": sharing})
+
+
+def test_a_worker_keeps_known_helpers_and_is_replaced_with_unknown_ones(ray4: Any, tmp_path: Path) -> None:
+    kinds = ["joblib", "files", "inductor", "files", "joblib", "files", "inductor", "joblib", "module", "module"]
+    space, configs = {"by": tl.choice(sorted(set(kinds)))}, [{"by": kind} for kind in kinds]
+    results = run(space, helped, tmp_path, configs, workers=1, max_concurrent=1)
+    assert [(trial.state, trial.error) for trial in results.trials] == [("FINISHED", None)] * len(kinds)
+    reports = [trial.history[0] for trial in results.trials]
+    assert [report["loss"] for report in reports] == [3.0] * len(kinds)
+    assert len({report["pid"] for report in reports[:9]}) == 1
+    assert reports[9]["pid"] != reports[8]["pid"]
+    assert reports[2]["pool"] == reports[6]["pool"]
+    assert reports[0]["sharing"] == reports[4]["sharing"] == "file_descriptor"
+
+
+def keeping(config: dict[str, Any]) -> None:
+    """Load a tensor; write down in which file in memory this worker has it."""
+    import secrets
+
+    import torch
+
+    from tunelight.extras.data.cached import _kept
+
+    place, size = tl.get_context(), config["size"]
+
+    @tl.cached
+    def load(folder: str, size: int) -> Any:
+        Path(folder, f"{size}-{secrets.token_hex(4)}").touch()
+        return torch.arange(size)
+
+    got = load(config["folder"], size)
+    got += place.rank  # a rank's own copy of the pages that it writes to
+    assert int(got.sum()) == size * (size - 1) // 2 + size * place.rank
+    assert int(load(config["folder"], size)[0]) == 0
+    (*_, file) = _kept.values()
+    note("kept", file=os.fstat(file.fileno()).st_ino)
+    tl.report({"loss": 0.0})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_all_workers_of_a_node_share_one_load_in_memory(ray4: Any, tmp_path: Path) -> None:
+    space = {"size": tl.choice([1000, 2000]), "folder": str(tmp_path)}
+    configs = [{"size": size} for size in (1000, 1000, 2000, 1000)]  # on two gangs at once
+    results = run(space, keeping, tmp_path / "runs", configs)
+    assert not results.errors, results.errors[0].error
+    assert Counter(path.name.partition("-")[0] for path in tmp_path.glob("?000-*")) == {"1000": 1, "2000": 1}
+    files = [{rank[0]["file"] for rank in notes(trial, "kept")} for trial in results.trials]
+    first, second, other, last = files
+    assert first == second == last
+    assert len(first) == len(other) == 1
+    assert first != other

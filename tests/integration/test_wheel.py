@@ -25,7 +25,7 @@ import pytest
 import yaml
 
 from tests import docs, flavours
-from tests.kit.waiting import PROGRAM_S
+from tests.kit.programs import PROGRAM_S, python
 from tests.unit.extras.web.serving import serving
 
 install = runpy.run_path(str(docs.ROOT / "scripts" / "install.py"))["install"]
@@ -67,9 +67,7 @@ class Installed:
 
 def build(target: Path, *what: str) -> Path:
     """Build as `make dist` does, but into another folder."""
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(target), *what]
-    done = subprocess.run(command, cwd=docs.ROOT, capture_output=True, text=True, timeout=PROGRAM_S, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    python("-m", "build", "--no-isolation", "--outdir", target, *what)
     return target
 
 
@@ -200,11 +198,7 @@ def test_the_tests_that_contributing_names_pass_from_the_sdist(installed, sdist)
 
 def test_the_release_notes_say_what_the_wheel_brings(wheel):
     constraints = str(docs.ROOT / "constraints.txt")  # versions that uv has in its cache
-    done = subprocess.run(
-        [sys.executable, "scripts/release_notes.py", str(wheel)], cwd=docs.ROOT, check=False,
-        env={**flavours.as_a_user(), "PIP_CONSTRAINT": constraints}, capture_output=True, text=True, timeout=PROGRAM_S,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = python("scripts/release_notes.py", wheel, PIP_CONSTRAINT=constraints)
     size, direct = wheel.stat().st_size / 1e6, len(PROJECT["dependencies"])
     assert f"The wheel has {size:.1f} MB and {direct} direct dependencies" in done.stdout
     counted = re.search(r"(\d+) packages are installed", done.stdout)

@@ -2,6 +2,6 @@
 
 ``training`` has models, their data and train functions; ``sweeps`` runs a sweep, or records one that never ran;
 ``recording`` makes records by Tune's callbacks or line by line; ``tasks`` makes starts and specs of trials; ``heads``
-makes trainables, and ``fakes`` the gangs below them, which ``contract`` holds to the real one; ``waiting`` waits, and
-``programs`` runs a few lines in a process of their own.
+makes trainables, and ``fakes`` the gangs below them, which ``contract`` holds to the real one; ``programs`` starts
+programs, and ``waiting`` waits.
 """

@@ -1,12 +1,40 @@
-"""Programs of a few lines, each in a process of its own."""
+"""Programs in processes of their own: run to their end, or held while a test looks at them."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from tests.doors import PACKAGE
+import psutil
+
+from tests import flavours
+
+ROOT = Path(__file__).parents[2]
+PROGRAM_S = 540.0
+"""How long a program with a Ray of its own may take. Alone it takes half a minute, and minutes on a busy machine."""
+
+
+def run(
+    *command: str | Path, cwd: Path = ROOT, limit_s: float = PROGRAM_S, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, with a user's variables and these; return what it printed. It has to exit with 0."""
+    done = subprocess.run(
+        command, cwd=cwd, env={**flavours.as_a_user(), **variables}, capture_output=True, text=True, timeout=limit_s,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout[-8000:]}\n{done.stderr[-8000:]}"
+    return done
+
+
+def python(*words: str | Path, **how: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program of Python's to its end; see :func:`run`."""
+    return run(sys.executable, *words, **how)
 
 
 def printed_by(code: str, *words: str, **given: Any) -> str:
@@ -15,7 +43,47 @@ def printed_by(code: str, *words: str, **given: Any) -> str:
     ``given``: of ``subprocess.run``, an environment say.
     """
     command = [sys.executable, "-c", code, *words]
-    given = {"cwd": PACKAGE.parent, "capture_output": True, "text": True, "timeout": 100, **given}
+    given = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 100, **given}
     done = subprocess.run(command, check=False, **given)
     assert done.returncode == 0, done.stderr
     return str(done.stdout)
+
+
+@contextlib.contextmanager
+def held(
+    *command: str | Path,
+    cwd: Path = ROOT,
+    log: Path | None = None,
+    stdin: int | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a program in a session of its own, which is killed at the end. What it prints goes to ``log``, or a pipe.
+
+    ``env``: variables beside those of this process.
+    """
+    with contextlib.nullcontext(subprocess.PIPE) if log is None else log.open("w") as output:
+        process = subprocess.Popen(
+            command, cwd=cwd, env={**os.environ, **(env or {})}, text=True, stdin=stdin, stdout=output,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for pipe in filter(None, (process.stdin, process.stdout)):
+            pipe.close()
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """Return a driver's processes: its children, and the workers that a server has forked for the Ray it started."""
+    logs = f"_{pid}/logs/"  # the name of Ray's session ends with the id of who started it
+    workers = [one for one in psutil.process_iter(["name", "open_files"]) if one.info["name"].startswith("ray::")]
+    forked = [one for one in workers if any(logs in file.path for file in one.info["open_files"] or ())]
+    return list({*psutil.Process(pid).children(recursive=True), *forked})
+
+
+def over(members: list[psutil.Process]) -> bool:
+    """Tell whether all have ended; who inherited them may not have collected them yet."""
+    return not any(member.is_running() and member.status() != psutil.STATUS_ZOMBIE for member in members)

@@ -15,7 +15,7 @@ from tunelight.results import SweepResults
 RUNGS = {"by": "training_iteration", "at": [1, 4, 16]}
 
 
-def run(space: Any, train: Any, storage: Path, configs: Any = 2, **settings: Any) -> SweepResults:
+def run(space: Any, train: Any, storage: Path | str, configs: Any = 2, **settings: Any) -> SweepResults:
     """Train these configurations, or so many that are drawn, in gangs of two workers without early stops."""
     count, baselines = (configs, []) if isinstance(configs, int) else (len(configs), configs)
     given: dict[str, Any] = {

@@ -10,7 +10,7 @@ from typing import Any
 from tests.kit.fakes import MemoryControl
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.gang.spec import GangSpec
-from tunelight.messages import Place, Terminal
+from tunelight.messages import Ended, Place, Report, Terminal
 from tunelight.resources import Reservation
 from tunelight.session.mailbox import Mailbox
 from tunelight.session.session import Session
@@ -48,6 +48,19 @@ def session_of(
 def here(folder: Path | str, train: Any, **values: Any) -> tuple[Task, Start]:
     """Return the task and start of a trial that trains in this process's working directory and needs no answers."""
     return trial(folder, train, home=Home.here(), **{"until": None, "seed": 5, **values})
+
+
+def run(gang: Any, task: Task, start: Start) -> tuple[list[Report], Any]:
+    """Train once on a gang, which needs no answers; return the reports, and the cause of its failure, if any."""
+    gang.start(task, start)
+    reports, cause = [], None
+    while gang.running:
+        event = gang.next_event(60)
+        if isinstance(event, Report):
+            reports.append(event)
+        if isinstance(event, Ended) and event.error is not None:
+            cause, _ = gang.fail(event.error)
+    return reports, cause
 
 
 def trial_spec(train: Any, reservation: Reservation | None = None, **values: Any) -> TrialSpec:

@@ -1,7 +1,12 @@
-"""Train functions that several integration tests use. They run on workers."""
+"""Train functions that several integration tests use, and notes of what they see. They run on workers."""
 
 from __future__ import annotations
 
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -87,12 +92,25 @@ class LineData(pl.LightningDataModule):
         return self._loader(1, 32, False)
 
 
-def trainer(epochs: int = 3, report: Any = None, **kwargs: Any) -> pl.Trainer:
-    """Return a quiet Trainer on the gang."""
-    callback = report or tl.TuneReportCallback({"loss": "val_loss"}, on="validation_end")
+def trainer(epochs: int = 3, report: Any = None, callbacks: Sequence[Any] = (), **kwargs: Any) -> pl.Trainer:
+    """Return a quiet Trainer on the gang, whose last callback reports."""
+    report = report or tl.TuneReportCallback({"loss": "val_loss"}, on="validation_end")
     settings: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "accelerator": "cpu"} | kwargs
     settings.setdefault("strategy", BACKENDS[tl.get_context().backend].load_strategy()())
-    return pl.Trainer(max_epochs=epochs, callbacks=[callback], **settings)
+    return pl.Trainer(max_epochs=epochs, callbacks=[*callbacks, report], **settings)
+
+
+def note(name: str, **seen: Any) -> None:
+    """Append a line to a file that this rank has in the trial's folder: its process, the time, and what it has seen."""
+    me = tl.get_context()
+    with Path(me.trial_dir, f"{name}-{me.rank}.jsonl").open("a") as file:
+        print(json.dumps({"pid": os.getpid(), "time": time.time(), **seen}), file=file)
+
+
+def notes(trial: tl.TrialResult, name: str) -> list[list[dict[str, Any]]]:
+    """Return the lines that each rank has noted, by rank."""
+    files = sorted(trial.path.glob(f"{name}-*.jsonl"))
+    return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
 
 
 def plain(config: dict[str, Any]) -> None:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-PROGRAM_S = 540.0
-"""How long a program with a Ray of its own may take. Alone it takes half a minute, and minutes on a busy machine."""
-
 
 def until(true: Callable[[], object], limit_s: float, every_s: float = 0.01) -> None:
     """Wait until something is true, which is asked every ``every_s`` seconds; fail after ``limit_s``."""

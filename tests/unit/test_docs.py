@@ -67,8 +67,7 @@ def test_every_decision_is_in_the_list_of_them():
 def test_every_block_says_what_it_is(page):
     for block in docs.blocks(page):
         assert block.language in TRIED | docs.UNTRIED, f"{block} is {block.language!r}, which nothing tries"
-    if page not in docs.INDENTED:
-        assert not docs.indented(page), f"{page}: indented code names no language, fence it: ```python, ```text ..."
+    assert not docs.indented(page), f"{page}: indented code names no language, fence it: ```python, ```text ..."
 
 
 @pytest.mark.parametrize("block", of_language("bash", "console"), ids=str)

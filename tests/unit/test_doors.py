@@ -37,9 +37,9 @@ BROUGHT_BY_USERS = {
 """Libraries that are used where they are and missed nowhere: no dependency."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 47_437, "tests": 44_568, "benchmarks": 8_807}
+MOST_LINES = {"tunelight": 47_380, "tests": 43_362, "benchmarks": 8_807}
 MOST_FILES = 213
-MOST_CORE_LINES = 29_175
+MOST_CORE_LINES = 28_966
 """As many as there are: what is added takes as much away."""
 FRONT = frozenset({"cli", "__main__"})
 """The commands: neither core, nor extras."""

@@ -8,8 +8,7 @@ workers' training, ``sweeps`` one sweep, ``faults`` what happens to it and ``che
 
 from __future__ import annotations
 
-from tests.world.costs import Costs
-from tests.world.curves import Curve
+from tests.world.curves import Costs, Curve
 from tests.world.run import Simulation, simulate
 
 __all__ = ["Costs", "Curve", "Simulation", "simulate"]

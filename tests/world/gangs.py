@@ -11,8 +11,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from tests.world.costs import Costs, uniform
-from tests.world.curves import Curves
+from tests.world.curves import Costs, Curves, uniform
 from tunelight.compat.ray import DONE, RESULT_DUPLICATE, TRAINING_ITERATION
 from tunelight.messages import RESULT_KEY, Resize
 from tunelight.policies import Divergence

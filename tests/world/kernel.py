@@ -416,9 +416,6 @@ class Lock:
             if self._waits:
                 self._waits.popleft().end()
 
-    def locked(self) -> bool:
-        return self._owner is not None
-
     __enter__ = acquire
 
     def __exit__(self, *_: object) -> None:
@@ -508,30 +505,6 @@ class Queue:
                 raise self._empty
             return self._items.popleft()
 
-    def empty(self) -> bool:
-        return not self._items
-
-
-class ThreadTimer:
-    """As ``threading.Timer``."""
-
-    def __init__(
-        self, kernel: Kernel, interval: float, function: Callable[..., Any], args: Any = (), kwargs: Any = None
-    ) -> None:
-        self._kernel, self._interval = kernel, interval
-        self._call = (function, args or (), kwargs or {})
-        self._timer: Timer | None = None
-        self.daemon, self.name = True, "timer"
-
-    def start(self) -> None:
-        process, (function, args, kwargs) = self._kernel.here, self._call
-        begin = lambda: process.resume(lambda: Thread(process, function, args, kwargs, self.name).begin())  # noqa: E731
-        self._timer = self._kernel.after(self._interval, begin)
-
-    def cancel(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
 
 def modules_of(kernel: Kernel) -> dict[str, Any]:
     """Return what stands for the modules ``time``, ``threading``, ``queue`` and ``signal``, by their names."""
@@ -565,11 +538,8 @@ def modules_of(kernel: Kernel) -> dict[str, Any]:
     threads = SimpleNamespace(
         Thread=OwnThread, Lock=lambda: Lock(kernel, again=False), RLock=lambda: Lock(kernel, again=True),
         Condition=lambda lock=None: Condition(kernel, lock), Event=lambda: Event(kernel),
-        Timer=lambda *given, **more: ThreadTimer(kernel, *given, **more),
         current_thread=lambda: kernel.current or main, main_thread=lambda: kernel.here.locals.get("main", main),
-        get_ident=lambda: 0 if kernel.current is None else kernel.current.ident,
         enumerate=lambda: list(kernel.here.threads),
-        local=threading.local, ExceptHookArgs=threading.ExceptHookArgs, excepthook=threading.excepthook,
     )  # fmt: skip
 
     def set_handler(number: int, handler: Any) -> Any:

@@ -176,8 +176,6 @@ class Actor:
         strategy = options.get("scheduling_strategy")
         self.group: Group | None = getattr(strategy, "placement_group", None)
         self.bundle: int = getattr(strategy, "placement_group_bundle_index", -1)
-        self.pinned = getattr(strategy, "node_id", None)
-        self.options = dict(options)
         self.process: Process | None = None
         self.instance: Any = None
         self.dead: str | None = None
@@ -217,8 +215,6 @@ class Actor:
         kernel.spawn(self.process, self._init, name="main")
 
     def _node(self) -> Node | None:
-        if self.pinned is not None:
-            return next((node for node in self.rays.nodes_alive() if node.id == self.pinned), None)
         if self.group is None:
             return next(iter(self.rays.nodes_alive()), None)
         if self.group.state == "REMOVED":
@@ -501,33 +497,17 @@ class Rays:
         return args[0] if isinstance(args[0], Remote) else Remote(self, args[0], {})
 
     def run_task(self, function: Callable[..., Any], options: Mapping[str, Any], args: Any, kwargs: Any) -> Ref:
-        """Run a function in a process of its own."""
-        kernel, ref = self.kernel, Ref(self.kernel.here)
-        node_id = getattr(options.get("scheduling_strategy"), "node_id", None)
+        """Run a function, which waits for nothing, on a node."""
+        ref, node_id = Ref(self.kernel.here), getattr(options.get("scheduling_strategy"), "node_id", None)
         sent = copied((args, kwargs))
 
-        def begin() -> None:
-            node = next((node for node in self.nodes_alive() if node_id in (None, node.id)), None)
-            if node is None:
-                ref.end(error=WorkerCrashedError())
-                return
-            process = kernel.process(f"task/{getattr(function, '__name__', function)}", node)
-            node.processes.append(process)
-            process.at_exit.append(lambda _: ref.end(error=WorkerCrashedError()))
-            kernel.spawn(process, run, process, name="task")
-
-        def run(process: Process) -> None:
-            try:
-                value = function(*[self.resolved(one) for one in sent[0]], **sent[1])
-            except Exception as error:  # noqa: BLE001 - it is the caller's
-                ref.end(error=_task_error("task", error))
+        def run() -> None:
+            if any(node_id in (None, node.id) for node in self.nodes_alive()):
+                ref.end(copied(function(*sent[0], **sent[1])))
             else:
-                ref.end(copied(value))
-            node = process.node
-            if process in node.processes:
-                node.processes.remove(process)
+                ref.end(error=WorkerCrashedError())
 
-        kernel.after(self.start_s(), begin)
+        self.kernel.after(self.start_s(), run)
         return ref
 
     def nodes(self) -> list[dict[str, Any]]:

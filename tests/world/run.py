@@ -18,8 +18,7 @@ from ray.tune.schedulers import FIFOScheduler, ResourceChangingScheduler, TrialS
 from ray.tune.search import Searcher
 
 from tests.kit.recording import Book
-from tests.world.costs import Costs
-from tests.world.curves import Curves
+from tests.world.curves import Costs, Curves
 from tests.world.gangs import Actors, Clock, Use, World
 from tunelight.errors import TunelightError
 from tunelight.record import FAILED, Standing, repeated

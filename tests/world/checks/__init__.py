@@ -1,17 +1,19 @@
-"""What must hold after any sweep, whatever happened to it: a module for each, with a function ``wrong``."""
+"""What must hold after any sweep, whatever happened to it: each public function of the modules here is a check."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tunelight.extras.attach import RecordFollower
 from tunelight.record.state import SweepState, TrialState
 
-NOW = ("owners",)
-"""The checks that also hold at any time: each has a function ``now``."""
+_ENDS_S = 20.0
+"""How long a driver that has lost its sweep may take to end, once it is awake."""
+_HINDERED = ("cut", "store", "disk", "slow", "SIGTERM")
+"""What of the faults may make it take longer."""
 
 
 class Ended:
@@ -52,10 +54,15 @@ class Ended:
 
 
 def now(world: Any) -> Iterator[str]:
-    """Yield what does not hold while the sweep runs."""
-    for name in NOW:
-        check = importlib.import_module(f"{__name__}.{name}")
-        yield from (f"{name}: {text}" for text in check.now(world))
+    """Yield what does not hold while the sweep runs: that a driver which has lost it goes on."""
+    owners = world.owners()
+    for process in world.drivers:
+        own = [one.generation for one in owners if one.pid == process.pid]
+        lost = process.alive and process.threads and not process.stopped and own and own[-1] < len(owners)
+        since = process.locals["lost"] = (process.locals.get("lost") or world.kernel.now) if lost else None
+        hindered = since is not None and world.suffered(*_HINDERED, since=since)
+        if since is not None and world.kernel.now - since > _ENDS_S and not hindered:
+            yield f"owners: {process} has lost the sweep {world.kernel.now - since:.0f} s ago, and goes on"
 
 
 def wrong(world: Any) -> Iterator[str]:
@@ -64,9 +71,16 @@ def wrong(world: Any) -> Iterator[str]:
         yield f"ends: no results: {world.error!r}"
         return
     ended = Ended(world)
-    for name in sorted(one.name for one in pkgutil.iter_modules(__path__)):
-        check = importlib.import_module(f"{__name__}.{name}")
+    for name, check in sorted(_checks()):
         try:
-            yield from (f"{name}: {text}" for text in check.wrong(ended))
+            yield from (f"{name}: {text}" for text in check(ended))
         except ValueError as error:  # of a checkpoint that lacks a part
             yield f"{name}: {error}"
+
+
+def _checks() -> Iterator[tuple[str, Callable[[Ended], Iterator[str]]]]:
+    for one in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{one.name}")
+        for name, value in vars(module).items():
+            if getattr(value, "__module__", None) == module.__name__ and not name.startswith("_"):
+                yield name, value

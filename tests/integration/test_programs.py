@@ -1,14 +1,16 @@
-"""What a sweep shows on the terminal of a program that has started Ray itself."""
+"""Programs that have started Ray themselves: what a sweep shows on their terminal, and what it does without."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.kit.waiting import PROGRAM_S
+from tests import flavours
+from tests.doors import PACKAGE
+from tests.kit.programs import python
 
 SCRIPT = """
 import os, signal, sys
@@ -44,11 +46,7 @@ def test_a_sweep_shows_its_own_lines_and_none_of_ray_s_or_lightning_s_also_of_a_
     tmp_path: Path,
 ) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, "script.py", tmp_path], capture_output=True, text=True, cwd=tmp_path, timeout=PROGRAM_S,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = python("script.py", tmp_path, cwd=tmp_path, **os.environ)
     (out, after), (errors, later) = (text.split("the next sweep\n") for text in (done.stdout, done.stderr))
     # Not counted: a step that takes its time, and the line of each minute, as `s  0/2 done  1m 00s`.
     own = [line for line in out.splitlines() if line and not line.endswith(" ...") and not line.startswith("s  ")]
@@ -65,3 +63,46 @@ def test_a_sweep_shows_its_own_lines_and_none_of_ray_s_or_lightning_s_also_of_a_
     assert (tmp_path / "killed").exists()
     assert "trial 00000 finished" in after
     assert "worker died" not in after + later
+
+
+LEAN = """
+import os, sys
+import ray
+import tunelight as tl
+
+def train(config):
+    import importlib.util
+    import pytorch_lightning as pl
+    from tests.lean import DRIVER_ONLY
+    from tests.kit.training import Line, LineData
+    there = [name for name in DRIVER_ONLY if importlib.util.find_spec(name)]
+    assert not there, there
+    trainer = pl.Trainer(strategy=tl.RayStrategy(), max_epochs=3, callbacks=[tl.TuneReportCheckpointCallback()],
+                         logger=False, enable_checkpointing=False)
+    trainer.fit(Line(lr=config["lr"]), datamodule=LineData())
+
+if __name__ == "__main__":
+    import optuna, plotly, rich
+    os.environ["PYTHONPATH"] = sys.argv[1]  # of all that Ray starts, and not of this driver
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+    results = tl.run(
+        {"lr": tl.loguniform(0.001, 0.1)}, train=train, metric="val_loss", workers=2, num_samples=3, max_epochs=3,
+        scheduler="asha", searcher="tpe", storage="runs", progress=False, seed=1,
+    )
+    assert not results.errors, results.errors
+    print(tl.__file__, len(results))
+"""
+
+
+@pytest.mark.apart
+def test_a_sweep_runs_without_the_extras_on_nodes_without_what_only_drivers_use(tmp_path: Path) -> None:
+    shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=shutil.ignore_patterns("extras"))
+    shutil.copytree(PACKAGE.parent / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("integration", "unit"))
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text("from tests.lean import hide\n\nhide()\n")
+    script = tmp_path / "sweep.py"
+    script.write_text(flavours.written(LEAN))
+    nodes = os.pathsep.join([str(hidden), str(tmp_path)])
+    done = python(script, nodes, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert f"{tmp_path}/tunelight/__init__.py 3" in done.stdout
