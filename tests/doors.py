@@ -272,7 +272,9 @@ LIBRARIES: dict[str, Libraries] = {
     ),
     "extras.data.cached": Libraries(names("joblib filelock")),
     "sweep": Libraries(names("cloudpickle numpy rich yaml", TUNE), why="only workers need torch and Lightning"),
-    "extras.tuneup": Libraries(names("numpy yaml ray"), why="only workers need torch and Lightning"),
+    "extras.tuneup": Libraries(
+        names("numpy yaml ray"), late=names("ruamel.yaml"), why="only workers need torch and Lightning"
+    ),
     "extras.tuneup.worker": Libraries(names("torch"), why="it runs on workers, and a driver only sends it"),
     "cli": Libraries(names("typer"), late=names("rich yaml"), why="each command imports what it needs"),
     "extras.mcp": Libraries(names("mcp pydantic"), why="an extra"),

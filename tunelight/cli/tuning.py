@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +12,7 @@ from tunelight.cli import options
 from tunelight.cli.app import FAILED, command
 from tunelight.cli.overrides import load_space_and_settings, parsed
 from tunelight.cli.printing import print_either, print_json, print_table
+from tunelight.errors import SettingsError
 
 # --- plan: what a sweep would take and cost -------------------------------------------------------
 
@@ -74,6 +76,7 @@ def tune_up(
         str | None, _list("The DataLoader's num_workers. Default: 0,1,2,4.", "--try-loader-workers")
     ] = None,
     budget: Annotated[str, typer.Option("--budget", help="When the search ends: 90s, 2m.")] = "2m",
+    write: Annotated[bool, typer.Option("--write", help="Write the best settings into FILE; comments stay.")] = False,
     address: options.Address = None,
     sets: options.Sets = [],
     json: options.Json = False,
@@ -83,6 +86,8 @@ def tune_up(
     Experimental.
     """
     space, settings = load_space_and_settings(file, sets, options.given(address=address))
+    if write and not Path(file).is_file():
+        raise SettingsError(f"--write needs a file of your own, and {file} is none. Copy the space into one first.")
     from tunelight.extras.tuneup.tune_up import tune_up as measure
 
     def say(text: str) -> None:
@@ -93,13 +98,17 @@ def tune_up(
         try_cpus=_numbers(try_cpus),
         try_loader_workers=_numbers(loader_workers),
     )
-    made = measure(space, **asked, budget=budget, say=say if sys.stderr.isatty() else lambda _: None, **settings)
+    shown = say if sys.stderr.isatty() else lambda _: None
+    made = measure(space, **asked, budget=budget, say=shown, **settings)
     if json:
         print_json(made.asdict())
     else:
         rows = made.table()
         print_table(list(rows[0]), [list(row.values()) for row in rows])
         typer.echo(str(made))
+    if write:
+        made.write(file)
+        say(f"written into {file}")
 
 
 def _numbers(text: str | None) -> list[Any] | None:

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+import yaml
 
 import tunelight as tl
 from tunelight.errors import SettingsError
 from tunelight.extras.tuneup.search import Choices, Figures, Search, Setting, UnmeasuredError, bottleneck
 from tunelight.extras.tuneup.tune_up import TuneUp
+from tunelight.settings import Settings
+from tunelight.space.check import check_settings
 
 MODEL = "tunelight.extras.digits:DigitsClassifier"
 CHOICES = Choices(gangs=[(2, 1), (1, 1), (1, 2)], loader_workers=[0, 1, 2, 4])
@@ -123,6 +126,24 @@ def test_what_limits_training_is_said_with_its_figure(measured, said):
     assert bottleneck(measured, adjustable=True).startswith(said)
 
 
+SPACE = """\
+# A space of a person's.
+space:
+  model.lr: {loguniform: [1e-4, 1e-1]}   # the rate
+  data.num_workers: {choice: [0]}        # of the loader
+
+model: tunelight.extras.digits:DigitsClassifier
+data: tunelight.extras.digits:DigitsData
+metric: val_loss
+max_epochs: 2
+workers: 1  # for now
+trainer_args:
+  gradient_clip_val: 1.0  # a comment
+  # and another
+num_samples: 2
+"""
+
+
 def made(**more: Any) -> TuneUp:
     now, best = Setting(1, 1, 0), Setting(2, 1, 2)
     known = {
@@ -133,10 +154,25 @@ def made(**more: Any) -> TuneUp:
     return TuneUp(**{**known, **more})
 
 
-def test_the_result_says_what_to_paste():
-    keys = {"data.batch_size": 64, "data.num_workers": 2}
-    assert made().settings() == {"workers": 2, "cpus_per_worker": 1, "space": keys}
+def test_the_result_is_written_into_the_space_and_comments_stay(tmp_path):
+    path = tmp_path / "space.yaml"
+    path.write_text(SPACE)
+    made().write(path)
+    text = path.read_text()
+    for comment in ("# A space of a person's.", "# the rate", "# of the loader", "# for now", "# a comment", "# and a"):
+        assert comment in text
+    space = tl.SearchSpace.load(path)
+    assert space.settings["workers"] == 2
+    assert yaml.safe_load(text)["trainer_args"] == {"gradient_clip_val": 1.0}
+    assert yaml.safe_load(text)["space"]["data.num_workers"] == 2
+    assert yaml.safe_load(text)["space"]["data.batch_size"] == 64
+    check_settings(space, Settings(**space.settings))
     assert "data.batch_size" not in made(fixed=False).settings()["space"]  # it is searched
+    path.write_text(before := SPACE.replace("DigitsData", "Missing"))  # it would not read afterwards
+    with pytest.raises(SettingsError, match="cannot be edited"):
+        made().write(path)
+    assert path.read_text() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["space.yaml"]
 
 
 def test_the_text_names_both_recommendations():

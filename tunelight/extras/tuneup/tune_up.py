@@ -21,7 +21,7 @@ from ray import cloudpickle
 from tunelight.cluster.connect import connected, live_nodes
 from tunelight.cluster.local import env_of_workers
 from tunelight.compat.lightning import VARIABLE
-from tunelight.errors import GangError, SettingsError, TrialError
+from tunelight.errors import GangError, SettingsError, TrialError, TunelightError
 from tunelight.extras.standalone.pool import Held, pool
 from tunelight.extras.tuneup.search import Choices, Figures, Search, Setting, UnmeasuredError, bottleneck
 from tunelight.extras.tuneup.worker import Measure
@@ -36,6 +36,7 @@ from tunelight.settings import Settings, check_names, checks
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
 from tunelight.space.plain import split_config
+from tunelight.stores.atomic import replacing
 from tunelight.sweep.run import build_parts
 
 _LOADERS = (0, 1, 2, 4)
@@ -381,6 +382,32 @@ class TuneUp:
             keys[loaders] = setting.loader_workers
         made = {"workers": setting.workers, "cpus_per_worker": setting.cpus}
         return made | ({"space": keys} if keys else {})
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the best setting into a search space's file; comments and all else stay.
+
+        Raises: SettingsError for a file that would be no search space then; OSError.
+        """
+        from ruamel.yaml import YAML
+
+        editor, made = YAML(), self.settings()
+        editor.preserve_quotes, editor.width = True, 10_000
+        document = editor.load(Path(path).read_text(encoding="utf-8"))
+        for name, value in made.items():
+            if isinstance(value, dict) and document.get(name):
+                for key, one in value.items():
+                    if key in document[name]:
+                        document[name][key] = one
+                    else:
+                        document[name].insert(0, key, one)  # at the end it would come behind blank lines and comments
+            else:
+                document[name] = value
+        try:
+            with replacing(path) as draft:
+                editor.dump(document, draft)
+                SearchSpace.load(draft)  # else the file stays as it was
+        except TunelightError as error:
+            raise SettingsError(f"{path} cannot be edited: {error} Paste the settings into it.") from error
 
     def asdict(self) -> dict[str, Any]:
         """Return plain data."""
