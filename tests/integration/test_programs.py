@@ -87,7 +87,7 @@ if __name__ == "__main__":
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
     results = tl.run(
         {"lr": tl.loguniform(0.001, 0.1)}, train=train, metric="val_loss", workers=2, num_samples=3, max_epochs=3,
-        scheduler="asha", searcher="tpe", storage="runs", progress=False, seed=1,
+        scheduler="asha", storage="runs", progress=False, seed=1,
     )
     assert not results.errors, results.errors
     print(tl.__file__, len(results))
