@@ -104,13 +104,20 @@ def _trial(config: dict[str, Any]) -> None:
 
 
 def by_trials(
-    way: str, scheduler: Any = "fifo", *, after_stopped: bool = False, failures: int = 0, **settings: Any
+    way: str,
+    scheduler: Any = "fifo",
+    callback: Any = None,
+    *,
+    after_stopped: bool = False,
+    failures: int = 0,
+    **settings: Any,
 ) -> Callable[[Sequence[Path], Path], None]:
     """Return what trains programs as the trials of one sweep, one after another on one gang.
 
     Args:
         way: the outcome's folder.
         scheduler: "fifo", or what makes a scheduler.
+        callback: makes a callback of Tune's for each sweep, if given.
         after_stopped: train each program twice, and stop the first time.
         failures: how often a trial may fail.
         settings: more of tunelight.run's.
@@ -129,6 +136,8 @@ def by_trials(
             "failures": tl.FailurePolicy(max_failures=failures, hang_timeout_s=60, give_up_after=0), "seed": 1,
             "progress": False, "max_concurrent": 1, **settings,
         }  # fmt: skip
+        if callback is not None:
+            arguments["callbacks"] = [callback()]
         names = [str(folder) for folder in folders]
         space = {"program": tl.choice(names), "stopped": tl.choice([False, True]), "way": way}
         results = _run(space, arguments)
@@ -267,8 +276,8 @@ WAYS: Final = {
     "killed": Way(by_trials("killed", failures=1), on="end"),
     "warm": Way(by_trials("warm", disturbances.StopFirst, after_stopped=True)),
     "paused": Way(by_trials("paused", disturbances.Pause), on="end"),
-    "left": Way(by_trials("left", callbacks=[disturbances.OrderToLeave()]), on="end"),
-    "resumed": Way(by_trials("resumed", callbacks=[disturbances.Cut()]), on="end"),
+    "left": Way(by_trials("left", callback=disturbances.OrderToLeave), on="end"),
+    "resumed": Way(by_trials("resumed", callback=disturbances.Cut), on="end"),
     "adopted": Way(by_trials("adopted", disturbances.AdoptOwn)),
     "tune": Way(by_tune),
     "single": Way(by_trials("single"), reference="process"),
@@ -277,12 +286,12 @@ WAYS: Final = {
     "alone": Way(by_driver("alone", workers=1), reference="one", on="driver"),
     "horovod": Way(by_driver("horovod", "horovod"), on="driver", allows=_asks_no_torch),
     "horovod_left": Way(
-        by_trials("horovod_left", backend="horovod", callbacks=[disturbances.OrderToLeave()]),
+        by_trials("horovod_left", callback=disturbances.OrderToLeave, backend="horovod"),
         on="end", allows=_asks_no_torch,
     ),
     "sharded": Way(by_driver("sharded", "sharded"), on="driver", allows=_shardable, tolerance=1e-5),
     "sharded_left": Way(
-        by_trials("sharded_left", backend="sharded", callbacks=[disturbances.OrderToLeave()]),
+        by_trials("sharded_left", callback=disturbances.OrderToLeave, backend="sharded"),
         on="end", allows=_shardable, tolerance=1e-5,
     ),
     "elastic": Way(by_trials("elastic", workers=(1, 2)), reference="elastic"),

@@ -141,8 +141,10 @@ def test_a_shipped_space_trains(ray4: Any, name: str, tmp_path: Path) -> None:
     if name == "cifar10_vit":
         small = {"model.hidden": 48, "model.layers": 1, "model.heads": 4, "model.mlp": 48, "data.batch_size": 4}
         space = space.fixed({"data.root": str(cifar(tmp_path)), **small})
-    baselines = [] if name == "cifar10_vit" else space.settings.get("baselines", [])
-    results = run(space, None, tmp_path / "runs", 2, max_epochs=2, seed=3, baselines=baselines, metric=None)
+    results = tl.run(
+        space, num_samples=2, max_epochs=2, workers=2, scheduler="fifo", storage=tmp_path / "runs", seed=3,
+        baselines=[] if name == "cifar10_vit" else space.settings.get("baselines", []), progress=False,
+    )  # fmt: skip
     assert [trial.state for trial in results.trials] == ["FINISHED"] * 2, results.errors
     assert all(len(trial.history) == 2 for trial in results.trials)
     for trial in results.trials:
