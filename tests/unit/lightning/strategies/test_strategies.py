@@ -6,6 +6,7 @@ import copy
 import pickle
 import threading
 from importlib import import_module
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,6 @@ from torch.utils.data import DataLoader, TensorDataset
 import tunelight as tl
 from tests import flavours
 from tests.kit.training import QUIET, TwoLayers
-from tests.marks import needs_horovod
 from tunelight.compat.lightning import CUDAAccelerator, Precision, TorchCheckpointIO, pl
 from tunelight.errors import SettingsError, StrategyError, TrainFunctionError
 from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S, Meeting
@@ -26,6 +26,7 @@ from tunelight.lightning.launcher import GangLauncher
 from tunelight.messages import Place
 
 HOROVOD, SHARDED = tl.HorovodRayStrategy, tl.RayShardedStrategy
+needs_horovod = pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not built: make horovod")
 ALL = pytest.mark.parametrize("kind", [tl.RayStrategy, pytest.param(HOROVOD, marks=needs_horovod), SHARDED])
 
 
