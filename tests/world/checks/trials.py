@@ -48,9 +48,8 @@ def _reports(ended: Ended, trial: TrialState, states: Mapping[str, Mapping[int, 
     taken = {change["training_iteration"]: change["parent"] for change in trial.changes}
     for report in trial.history:
         number = report["training_iteration"]
-        begins = [state]
-        if number > first + 1 and number - 1 in taken:
-            begins += states[taken[number - 1]].values()
+        adopts = number > first + 1 and number - 1 in taken
+        begins = [*states[taken[number - 1]].values()] if adopts else [state]
         if all(_trained(begin, report) != report["state"] for begin in begins) and not ended.may_go_back(trial):
             yield f"report {number} of {trial.id} is not that of the undisturbed run"
             return
@@ -177,11 +176,15 @@ def checkpoints(ended: Ended) -> Iterator[str]:
         for companion in sorted((ended.folder / trial.folder / files.FOLDER).glob("report-*.json")):
             if not companion.with_suffix(".ckpt").exists() and not late:
                 yield f"{trial.id}: {companion.name} tells of a checkpoint that is not there"
+        taken = {change["training_iteration"]: change["parent"] for change in trial.changes}
         for info in files.find(ended.folder / trial.folder):
-            name, state = Path(info.path).name, reports.get(info.number)
+            name, states = Path(info.path).name, {reports.get(info.number)}
+            if info.adopted:
+                parent = ended.trials.get(taken.get(info.number, ""))
+                states = {report["state"] for report in parent.history} if parent else {None}
             if not files.is_valid(info):
                 yield f"{trial.id}: {name} is not what its checksum says"
-            elif not info.between and state not in (None, saved_in(Path(info.path))["state"]):
+            elif not info.between and states.isdisjoint({None, saved_in(Path(info.path))["state"]}):
                 yield f"{trial.id}: {name} is another training than report {info.number}"
 
 
