@@ -50,7 +50,8 @@ def _reports(ended: Ended, trial: TrialState, states: Mapping[str, Mapping[int, 
         number = report["training_iteration"]
         adopts = number > first + 1 and number - 1 in taken
         begins = [*states[taken[number - 1]].values()] if adopts else [state]
-        if all(_trained(begin, report) != report["state"] for begin in begins) and not ended.may_go_back(trial):
+        known = any(_trained(begin, report) == report["state"] for begin in begins)
+        if not known and not ended.may_go_back(trial) and not (adopts and _from_a_checkpoint(trial)):
             yield f"report {number} of {trial.id} is not that of the undisturbed run"
             return
         state = report["state"]
@@ -59,6 +60,12 @@ def _reports(ended: Ended, trial: TrialState, states: Mapping[str, Mapping[int, 
         if report["used"] != trial.config_at(number)["lr"]:
             yield f"report {number} of {trial.id} was made with another configuration than was recorded"
             return
+
+
+def _from_a_checkpoint(trial: TrialState) -> bool:
+    """Tell whether a trial has said that it takes another one's checkpoint, which may be of no report."""
+    said = ("takes what it adopted", "starts anew from a checkpoint")
+    return any(text.startswith(said) for _, text in trial.notes)
 
 
 def _trained(state: int, report: Mapping[str, Any]) -> int:
@@ -95,7 +102,7 @@ def _end(ended: Ended, trial: TrialState) -> Iterator[str]:
         broken = ended.world.kernel.broken.get(trial.id, ())
         if not any(trial.state == state and text in told for state, text in broken):
             yield f"trial {trial.id} is {trial.state}: {told!r}; its training code said {list(broken)}"
-    elif trial.state == "FINISHED" and epochs != EPOCHS and not ended.may_go_back(trial):
+    elif trial.state == "FINISHED" and epochs != EPOCHS and not (ended.may_go_back(trial) or _from_a_checkpoint(trial)):
         yield f"trial {trial.id} has finished after {epochs} epochs"
     elif trial.state not in ("FINISHED", "STOPPED") and not ended.stopped:
         yield f"trial {trial.id} is {trial.state}: {trial.error}"
@@ -181,7 +188,8 @@ def checkpoints(ended: Ended) -> Iterator[str]:
             name, states = Path(info.path).name, {reports.get(info.number)}
             if info.adopted:
                 parent = ended.trials.get(taken.get(info.number, ""))
-                states = {report["state"] for report in parent.history} if parent else {None}
+                known = parent is not None and not _from_a_checkpoint(trial)
+                states = {report["state"] for report in parent.history} if parent and known else {None}
             if not files.is_valid(info):
                 yield f"{trial.id}: {name} is not what its checksum says"
             elif not info.between and states.isdisjoint({None, saved_in(Path(info.path))["state"]}):

@@ -291,7 +291,8 @@ more = "with-calendar", ("calendar", "unfit")
 for number in (1, 2):
     assert setup_worker.fork_beside([child, f"{result}.{number}"], [0, 1, 2, said], *more)
 assert setup_worker.fork_beside([child, f"{result}.3"], [0, 1, 2, said])
-open(result, "w").write(json.dumps({}))
+open(result + ".part", "w").write(json.dumps({}))
+os.rename(result + ".part", result)
 """
 CHILD = """
 import json, os, sys
