@@ -41,10 +41,12 @@ class Ended:
         return sum(text.endswith(tuple(f"command {one}" for one in commands)) for text in self.world.faults)
 
     def may_go_back(self, trial: TrialState) -> bool:
-        """Tell whether a member of a population has said that what it had adopted is lost, as with all checkpoints."""
+        """Tell whether a member of a population may have gone on from another one's checkpoint, whose epochs it counts.
+
+        It does where a fault takes from it what it has adopted in memory. A branch begins with what its parent has.
+        """
         parent = None if trial.branch is None else self.trials.get(trial.branch.parent)
-        lost = any("is in no checkpoint, and lost" in text for _, text in trial.notes)
-        return lost or (parent is not None and self.may_go_back(parent))
+        return self.may_go_back(parent) if parent is not None else bool(trial.changes)
 
     @property
     def stopped(self) -> bool:

@@ -48,10 +48,10 @@ def _reports(ended: Ended, trial: TrialState, states: Mapping[str, Mapping[int, 
     taken = {change["training_iteration"]: change["parent"] for change in trial.changes}
     for report in trial.history:
         number = report["training_iteration"]
-        adopts = number > first + 1 and number - 1 in taken
-        begins = [*states[taken[number - 1]].values()] if adopts else [state]
-        known = any(_trained(begin, report) == report["state"] for begin in begins)
-        if not known and not ended.may_go_back(trial) and not (adopts and _from_a_checkpoint(trial)):
+        begins = [state]
+        if number > first + 1 and number - 1 in taken:
+            begins += states[taken[number - 1]].values()
+        if all(_trained(begin, report) != report["state"] for begin in begins) and not ended.may_go_back(trial):
             yield f"report {number} of {trial.id} is not that of the undisturbed run"
             return
         state = report["state"]
@@ -60,12 +60,6 @@ def _reports(ended: Ended, trial: TrialState, states: Mapping[str, Mapping[int, 
         if report["used"] != trial.config_at(number)["lr"]:
             yield f"report {number} of {trial.id} was made with another configuration than was recorded"
             return
-
-
-def _from_a_checkpoint(trial: TrialState) -> bool:
-    """Tell whether a trial has said that it takes another one's checkpoint, which may be of no report."""
-    said = ("takes what it adopted", "starts anew from a checkpoint")
-    return any(text.startswith(said) for _, text in trial.notes)
 
 
 def _trained(state: int, report: Mapping[str, Any]) -> int:
@@ -102,7 +96,7 @@ def _end(ended: Ended, trial: TrialState) -> Iterator[str]:
         broken = ended.world.kernel.broken.get(trial.id, ())
         if not any(trial.state == state and text in told for state, text in broken):
             yield f"trial {trial.id} is {trial.state}: {told!r}; its training code said {list(broken)}"
-    elif trial.state == "FINISHED" and epochs != EPOCHS and not (ended.may_go_back(trial) or _from_a_checkpoint(trial)):
+    elif trial.state == "FINISHED" and epochs != EPOCHS and not ended.may_go_back(trial):
         yield f"trial {trial.id} has finished after {epochs} epochs"
     elif trial.state not in ("FINISHED", "STOPPED") and not ended.stopped:
         yield f"trial {trial.id} is {trial.state}: {trial.error}"
@@ -183,16 +177,11 @@ def checkpoints(ended: Ended) -> Iterator[str]:
         for companion in sorted((ended.folder / trial.folder / files.FOLDER).glob("report-*.json")):
             if not companion.with_suffix(".ckpt").exists() and not late:
                 yield f"{trial.id}: {companion.name} tells of a checkpoint that is not there"
-        taken = {change["training_iteration"]: change["parent"] for change in trial.changes}
         for info in files.find(ended.folder / trial.folder):
-            name, states = Path(info.path).name, {reports.get(info.number)}
-            if info.adopted:
-                parent = ended.trials.get(taken.get(info.number, ""))
-                known = parent is not None and not _from_a_checkpoint(trial)
-                states = {report["state"] for report in parent.history} if parent and known else {None}
+            name, state = Path(info.path).name, reports.get(info.number)
             if not files.is_valid(info):
                 yield f"{trial.id}: {name} is not what its checksum says"
-            elif not info.between and states.isdisjoint({None, saved_in(Path(info.path))["state"]}):
+            elif not info.between and state not in (None, saved_in(Path(info.path))["state"]):
                 yield f"{trial.id}: {name} is another training than report {info.number}"
 
 
