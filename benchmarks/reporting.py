@@ -118,6 +118,7 @@ class Driver:
             get_error=lambda: None,
         )  # fmt: skip
         self.trials.append(trial)
+        self.callbacks["record"].add(trial)
         self._tell("on_trial_start", trial=trial)
         trial.status = "RUNNING"
         return trial
