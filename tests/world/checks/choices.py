@@ -64,7 +64,7 @@ def elastic_asha(ended: Ended, eta: int = 3, rungs: Sequence[int] = (1, 3)) -> I
             best = sorted(filed[number], key=lambda one: filed[number][one])
             good |= {(one, number) for one in best[: max(1, len(best) // eta)]}
     furthest = max((one.number for one in ended.trials.values() if one.id in competing), default=0)
-    lost = any(one.failed or ("command" in str(one.why) and one.number > rungs[0]) for one in ended.trials.values())
+    lost = any(one.failed or ("command" in str(one.why) and one.number >= rungs[0]) for one in ended.trials.values())
     if furthest < EPOCHS and not ended.stopped and not lost:
         yield f"no trial has trained to the end, but to report {furthest} at most"
 
