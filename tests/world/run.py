@@ -99,9 +99,11 @@ class SimSearch(SweepSearch):
         super().__init__(*given, clock=world.clock, **more)
         self._world = world
 
-    def repeated(self, config: dict[str, Any], repetition: int) -> dict[str, Any]:
+    def _begin(self, config: dict[str, Any], **kind: Any) -> Trial:
         again = getattr(self._world.curves, "again", None)
-        return config if again is None else dict(again(config, repetition))
+        if again is not None and "repetition" in kind:
+            config = dict(again(config, kind["repetition"]))
+        return super()._begin(config, **kind)
 
     def _make(self, trial_id: str, config: dict[str, Any]) -> Trial:
         return SimTrial(self._world, trial_id, config, self._reservation)

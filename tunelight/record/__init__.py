@@ -52,7 +52,6 @@ from tunelight.record.repeated import (
     chosen,
     cut_off,
     length,
-    plan,
     ranked,
     repeated,
     repeats_of,

@@ -316,8 +316,10 @@ class RecordCallback(Callback):
         ended, or with the decision on that result.
         """
         known = self.state.trials[trial.trial_id]
-        if known.state in TERMINAL or failed:
-            return known.state if known.state in TERMINAL else ERROR
+        if known.state in TERMINAL:
+            return known.state
+        if failed:
+            return ERROR
         by_itself = trial.status == RUNNING and (not known.history or bool(trial.last_result.get("done")))
         if known.state == PAUSED or known.decision == "STOP" or not by_itself:
             return STOPPED

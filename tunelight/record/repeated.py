@@ -135,7 +135,7 @@ def standings(trials: Sequence[TrialState], repeats: Repeats, mode: str) -> list
         first = known.get(trial.repeats or "")
         if first is not None and first.repeats is None and not cut_off(trial):
             by_trial.setdefault(first.id, [first]).append(trial)
-    reports = length([known[trial.repeats] for trial in trials if trial.repeats in known])  # also of those that run
+    reports = length([known[trial.repeats] for trial in trials if trial.repeats in known])  # running ones, too
     losses: dict[str, dict[str, float]] = {}
     for first_id, made in by_trial.items():
         losses[first_id] = {
@@ -250,9 +250,6 @@ def _best_training(state: SweepState, standing: Standing) -> Best | None:
     return best
 
 
-def to_repeat(state: SweepState) -> list[tuple[str, int]]:
+def to_repeat(state: SweepState, repeats: Repeats | None) -> list[tuple[str, int]]:
     """Return (trial, repetition) of each repetition that a sweep has left to begin."""
-    repeats = repeats_of(state)
-    if repeats is None:
-        return []
-    return plan(list(state.trials.values()), repeats, state.mode)
+    return [] if repeats is None else plan(list(state.trials.values()), repeats, state.mode)

@@ -296,9 +296,9 @@ def in_words(one: Standing) -> str:
 
 def missing(state: SweepState) -> str:
     """Return how many repetitions a sweep that has ended did not make; empty if none, or while it runs."""
-    if state.ended is None or repeats_of(state) is None:
+    if state.ended is None or (repeats := repeats_of(state)) is None:
         return ""
-    left = to_repeat(state)
+    left = to_repeat(state, repeats)
     cut = sum(map(cut_off, state.repetitions.values()))
     if not left and not cut:
         return ""

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
@@ -25,9 +25,12 @@ from tunelight.compat.ray import (
 )
 from tunelight.errors import SettingsError, TunelightError
 from tunelight.messages import RESULT_KEY, Adoption
-from tunelight.record import FAILED, Branch, SweepState, TrialState, chosen, length, plan
+from tunelight.record import FAILED, Branch, SweepState, TrialState, chosen, length, to_repeat
 from tunelight.searchers import TrackingSearcher
 from tunelight.settings.values import Repeats
+
+if TYPE_CHECKING:
+    from tunelight.record import RecordCallback
 
 _PATIENCE_S = 600.0
 
@@ -44,26 +47,6 @@ class ResumeState:
     """Ids of the trials that the searcher knows as its own suggestions, and whose reports and end it gets."""
     points: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Trial id -> values by dotted key, for searchers that learn a trial as a point once it has ended."""
-
-
-class Book(Protocol):
-    """What the queue asks of the record of its sweep."""
-
-    state: SweepState
-
-    def add(
-        self,
-        trial: Trial,
-        *,
-        baseline: bool = False,
-        repeats: str | None = None,
-        repetition: int = 0,
-        branch: Branch | None = None,
-    ) -> TrialState:
-        """Record a new trial, before Tune has it."""
-
-    def end_of(self, trial: Trial, *, failed: bool = False) -> str:
-        """Return the state in which a trial ends that Tune ends now; ``failed``: as it has seen a failure."""
 
 
 def created_at_least(recorded: int, folder: Path) -> int:
@@ -134,7 +117,7 @@ class SweepSearch(SearchAlgorithm):
 
     def __init__(
         self,
-        book: Book,
+        book: RecordCallback,
         searcher: Searcher,
         num_samples: int,
         baselines: Sequence[Mapping[str, Any]] = (),
@@ -206,8 +189,7 @@ class SweepSearch(SearchAlgorithm):
             return None
         if repetition is not None:
             first, number = repetition
-            config = self.repeated(dict(self.book.state.trials[first].config), number)
-            return self._begin(config, repeats=first, repetition=number)
+            return self._begin(dict(self.book.state.trials[first].config), repeats=first, repetition=number)
         return self._suggest()
 
     @property
@@ -227,20 +209,15 @@ class SweepSearch(SearchAlgorithm):
         """The repetitions that are left, and the report at which they end."""
         state, repeats = self.book.state, self._repeats
         if repeats is not None and self._planned[0] != (now := tuple(state.counts.values())):
-            trials = list(state.trials.values())
-            until = length(chosen(trials, repeats.top, state.mode))
-            self._planned = now, plan(trials, repeats, state.mode), until
+            until = length(chosen(state.trials.values(), repeats.top, state.mode))
+            self._planned = now, to_repeat(state, repeats), until
         return self._planned[1:]
-
-    def repeated(self, config: dict[str, Any], repetition: int) -> dict[str, Any]:
-        """Return the configuration of a repetition: the same."""
-        return config
 
     def ends_at(self, trial_id: str) -> float | None:
         """Return the report at which a trial is stopped that competes with no other; None for trials that do.
 
-        Those are repetitions and branches. Infinite: it ends by itself, as repetitions do where those that came
-        furthest did so. A reproduction, whose first training is not of this sweep, competes.
+        Those are repetitions and branches. Infinite: it ends by itself, as repetitions do where the furthest trials
+        did. A reproduction, whose first training is not of this sweep, competes.
         """
         known = self.book.state.trials[trial_id]
         if known.branch is not None:
@@ -273,7 +250,7 @@ class SweepSearch(SearchAlgorithm):
         return self._begin(config, branch=branch)
 
     def has_room(self) -> bool:
-        """Tell whether another trial may run, beside those that run or wait for resources; paused ones hold none."""
+        """Tell whether another trial may run, beside the running and waiting ones; paused ones hold no resources."""
         most = self._max_concurrent
         return most is None or sum(trial.status != Trial.PAUSED for trial in self._live.values()) < most
 

@@ -261,8 +261,6 @@ def start_from(
         baselines=len(past.baselines(space)),
         again=[trial.id for trial in again],
     )
-    ids = sorted(
-        (trial.id for trial in again), key=lambda trial: trial not in paused
-    )  # these first: all are then known
+    again.sort(key=lambda trial: trial.id not in paused)  # all that wait are known before the scheduler chooses one
     created = created_at_least(start.created, past.folder)
-    return replace(start, created=created, again={trial: trial in paused for trial in ids})
+    return replace(start, created=created, again={trial.id: trial.id in paused for trial in again})

@@ -46,8 +46,8 @@ from tunelight.record import (
     driver_of,
     leased,
     mirrored,
-    plan,
     record_number,
+    to_repeat,
     write_sweep_file,
 )
 from tunelight.resources import Reservation, reserve
@@ -530,8 +530,7 @@ class PreparedSweep:
     @property
     def to_repeat(self) -> list[tuple[str, int]]:
         """(trial, repetition) of each repetition that is left."""
-        repeats = self.settings.repeats
-        return [] if repeats is None else plan(list(self.state.trials.values()), repeats, self.state.mode)
+        return to_repeat(self.state, self.settings.repeats)
 
 
 @contextlib.contextmanager

@@ -28,12 +28,11 @@ from tunelight.record import (
     Record,
     RecordCallback,
     TrialState,
-    plan,
     read_record,
     standings,
 )
 from tunelight.record.lease import COMMANDS_FILE
-from tunelight.record.repeated import chosen
+from tunelight.record.repeated import chosen, plan
 from tunelight.schedulers import ASHA
 from tunelight.schedulers.base import GangScheduler
 from tunelight.settings.values import Repeats
