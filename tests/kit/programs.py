@@ -21,13 +21,11 @@ PROGRAM_S = 540.0
 
 
 def run(
-    *command: str | Path, cwd: Path = ROOT, limit_s: float = PROGRAM_S, **variables: str
+    *command: str | Path, cwd: Path = ROOT, limit_s: float = PROGRAM_S, env: Any = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, with a user's variables and these; return what it printed. It has to exit with 0."""
-    done = subprocess.run(
-        command, cwd=cwd, env={**flavours.as_a_user(), **variables}, capture_output=True, text=True, timeout=limit_s,
-        check=False,
-    )  # fmt: skip
+    """Run a program to its end, in an environment (None: a user's) with these variables; it has to exit with 0."""
+    env = {**(flavours.as_a_user() if env is None else env), **variables}
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=limit_s, check=False)
     assert done.returncode == 0, f"{done.stdout[-8000:]}\n{done.stderr[-8000:]}"
     return done
 
@@ -37,16 +35,9 @@ def python(*words: str | Path, **how: Any) -> subprocess.CompletedProcess[str]:
     return run(sys.executable, *words, **how)
 
 
-def printed_by(code: str, *words: str, **given: Any) -> str:
-    """Return what Python prints that runs this code with these words, at the root of the repository; it must end well.
-
-    ``given``: of ``subprocess.run``, an environment say.
-    """
-    command = [sys.executable, "-c", code, *words]
-    given = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 100, **given}
-    done = subprocess.run(command, check=False, **given)
-    assert done.returncode == 0, done.stderr
-    return str(done.stdout)
+def printed_by(code: str, *words: str, env: Mapping[str, str] = os.environ) -> str:
+    """Return what Python prints that runs this code with these words, at the root of the repository."""
+    return python("-c", code, *words, limit_s=100, env=env).stdout
 
 
 @contextlib.contextmanager
