@@ -205,7 +205,7 @@ def test_a_trial_whose_resources_others_hold_says_so(ray4: Any) -> None:
 EPOCHS = 9
 SPACE = {"model.lr": tl.loguniform(1e-3, 3e-2), "model.hidden": tl.choice([64, 128])}
 PAUSE = {"elastic_asha", "gang_pbt", "hyperband", "medianstopping"}
-"""Those that pause trials and go on with them."""
+"""Schedulers that pause trials and resume them."""
 SCHEDULERS: dict[str, dict[str, Any]] = {
     "fifo": {},
     "asha": {"grace_period": 1},

@@ -143,7 +143,7 @@ class Sweep:
         return self.callback.state
 
     def add(self, kind: Any = None, **config: Any) -> Any:
-        """Add a trial, of another ``kind`` than those that are suggested."""
+        """Add a trial; ``kind``: what a repetition, or a branch, has in its line."""
         number = len(self.trials)
         trial = FakeTrial(
             trial_id=f"{number:05d}",

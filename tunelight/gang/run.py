@@ -147,7 +147,7 @@ class ResilientRun:
         """Send a note to the person who runs the task."""
 
     def keep(self, info: CheckpointInfo) -> None:
-        """Keep a checkpoint that is finished: the last two, and the one that is in use."""
+        """Keep a finished checkpoint, of which the last two and what is in use are kept."""
         self._spares = keep_spares([*self._spares, info], self.in_use)
 
     def newest(self, number: int, base: CheckpointInfo | None) -> CheckpointInfo | None:

@@ -25,7 +25,7 @@ added: list[Any] = []
 
 
 def _made(trial_id: str, config: dict[str, Any]) -> Any:
-    """Return a trial as the search makes it, with a storage, by which its heads are told."""
+    """Return a trial as the search makes it, with a storage, from which its heads read."""
     trial = stub_trial(trial_id, config)
     trial.storage = SimpleNamespace()
     return trial

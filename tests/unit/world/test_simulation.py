@@ -154,7 +154,7 @@ def test_the_best_are_trained_to_the_end_with_the_other_recorded_seeds_and_the_s
     assert len(found.repeated) == 3
     assert len(again) >= 6  # another may come to be among the best
     assert {trial.reports for trial in again} == {max(trial.reports for trial in searched)}
-    ended = "STOPPED" if scheduler == "hyperband" else "FINISHED"  # it stops also those that have come to the end
+    ended = "STOPPED" if scheduler == "hyperband" else "FINISHED"  # it also stops trials at their last epoch
     assert {trial.state for trial in again} == {ended}
     first = found.repeated[0]
     assert len(set(first.values)) == first.n >= 2

@@ -158,7 +158,7 @@ def _best(state: SweepState) -> dict[str, Any] | None:
 
 
 def with_curves(state: SweepState) -> tuple[list[TrialState], int]:
-    """Return the trials whose curves are shown, the best and those that run; and how many have reported a number."""
+    """Return the trials whose curves are shown, the best and the running ones, and how many have reported a number."""
     sign = -1.0 if state.mode == "max" else 1.0
     reported = [trial for trial in state.searched if trial.value is not None]
     best = heapq.nsmallest(_MOST_BEST, reported, key=lambda trial: sign * (trial.value or 0.0))
@@ -178,7 +178,7 @@ def _when(report: Mapping[str, Any]) -> str:
 
 
 def _metrics_of(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics of a report, without those that say when it came."""
+    """Return the metrics of a report, without its time and its place in training."""
     return {key: value for key, value in report.items() if key not in view.WHEN and value is not None}
 
 
