@@ -154,6 +154,20 @@ def quick(config: dict[str, Any]) -> None:
     tl.report({"loss": config["lr"]})
 
 
+def test_sweeps_of_one_name_that_begin_in_the_same_second_train_in_the_folders_that_they_record(
+    ray4: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.tune.utils.date_str", lambda: "2026-01-01_00-00-00")
+    for storage in ("one", "other"):
+        (trial,) = run({"lr": tl.uniform(0, 1)}, noted, tmp_path / storage, 1, workers=1)
+        assert notes(trial, "trained")
+
+
+def noted(config: dict[str, Any]) -> None:
+    note("trained")
+    tl.report({"loss": 1.0})
+
+
 def test_a_trial_that_gets_an_idle_gang_leaves_its_reservation_to_the_next(ray4: Any, tmp_path: Path) -> None:
     before = set(placement_group_table())
     results = run({"lr": tl.uniform(0, 1)}, quick, tmp_path, 12)

@@ -317,14 +317,15 @@ class SweepSearch(SearchAlgorithm):
             stopping_criterion=spec.get("stop") or {},
             checkpoint_config=spec.get("checkpoint_config"),
             trial_name_creator=_folder,
-            trial_dirname_creator=_folder,
             log_to_file=spec.get("log_to_file"),
             max_failures=int(spec.get("max_failures") or 0),
             storage=spec.get("storage"),
         )
         trial.classes = self._classes
         if trial.storage is not None:
-            trial.init_local_path()  # it is recorded with its folder, which has no name before, also where it waits
+            # Tune would name the folder anew where another sweep of this name began on this Ray in the same second.
+            trial.relative_logdir = trial.storage.trial_dir_name = _folder(trial)
+            trial.init_local_path()
         return trial
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
