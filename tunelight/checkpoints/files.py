@@ -17,7 +17,7 @@ import re
 import secrets
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatch
@@ -30,8 +30,8 @@ from tunelight.stores import delete, delete_local, files_of, shown, store_of, sy
 
 FOLDER = "checkpoints"
 POINTER = "pointer.json"
+_OWNERS = "owners.json"
 _CHUNK = 1 << 20
-Counts = Callable[[CheckpointInfo], bool]
 SPARES = 2
 """How many of the last checkpoints are kept: the last one, and the one to go back to if that is torn."""
 
@@ -126,12 +126,39 @@ def _bring(folder: Path, pattern: str) -> bool:
 
 
 def find(trial_dir: str | os.PathLike[str]) -> list[CheckpointInfo]:
-    """Return the finished checkpoints of a trial, oldest first."""
+    """Return the finished checkpoints of a trial, oldest first, without those that :func:`take_over` left behind."""
+    found = _find_all(trial_dir)
+    since = _owners(trial_dir).items()
+    return [one for one in found if not any(one.owner < int(owner) and one.number > last for owner, last in since)]
+
+
+def _find_all(trial_dir: str | os.PathLike[str]) -> list[CheckpointInfo]:
     folder = Path(trial_dir, FOLDER)
-    stored = _bring(folder, "report-*.json")
+    stored = _bring(folder, "*.json")
     infos = [info for path in sorted(folder.glob("report-*.json")) if (info := _read(path))]
     here = (replace(info, path=str(folder / Path(info.path).name)) for info in infos)  # the sweep may have been moved
     return [info for info in here if stored or Path(info.path).exists()]
+
+
+def take_over(trial_dir: str | os.PathLike[str], owner: int, last: int) -> None:
+    """Let only an owner of the sweep's record add to a trial's checkpoints from its report ``last`` on.
+
+    Gangs of an earlier one may train on, and not what its successor's do: what they still write is not of this trial.
+    Raises: OSError.
+    """
+    if owner == 1:
+        return
+    _bring(Path(trial_dir, FOLDER), _OWNERS)
+    if str(owner) not in (known := _owners(trial_dir)):
+        write_json(Path(trial_dir, FOLDER, _OWNERS), {**known, str(owner): last})
+
+
+def _owners(trial_dir: str | os.PathLike[str]) -> dict[str, int]:
+    """Return the trial's last report before each owner that has taken it over."""
+    try:
+        return dict(json.loads(Path(trial_dir, FOLDER, _OWNERS).read_bytes()))
+    except (OSError, ValueError):
+        return {}
 
 
 def is_valid(info: CheckpointInfo) -> bool:
@@ -170,7 +197,6 @@ def resume_point(
     trial_dir: str | os.PathLike[str],
     upto: int | None = None,
     base: CheckpointInfo | None = None,
-    counts: Counts = lambda _: True,
 ) -> tuple[CheckpointInfo | None, str | None]:
     """Return the checkpoint that a trial continues from, or None to start from scratch; and a warning, if any.
 
@@ -182,10 +208,9 @@ def resume_point(
         upto: the last report that counts.
         base: where the trial last started or paused. Only newer checkpoints come before it: older ones may be of
             weights that the trial has replaced since. They are used only if ``base`` itself is damaged.
-        counts: tells whether a checkpoint is of this training.
     """
     newest: CheckpointInfo | None = None
-    for info in _candidates(trial_dir, upto, base, counts):
+    for info in _candidates(trial_dir, upto, base):
         newest = newest or info
         if is_valid(info):
             return info, None if info is newest else _torn(newest, info)
@@ -196,11 +221,10 @@ def _candidates(
     trial_dir: str | os.PathLike[str],
     upto: int | None,
     base: CheckpointInfo | None = None,
-    counts: Counts = lambda _: True,
 ) -> Iterator[CheckpointInfo]:
     """Yield the checkpoints that a trial may continue from, the best first."""
     for info in reversed(find(trial_dir)):
-        if (upto is None or info.number <= upto) and (base is None or age(info) > age(base)) and counts(info):
+        if (upto is None or info.number <= upto) and (base is None or age(info) > age(base)):
             yield info
     if base is not None:
         yield base
@@ -234,13 +258,12 @@ class CheckpointSet:
     Args:
         keep, mode: how many of the best are kept, and whether less or more is better.
         owner: that of the checkpoints that the head's gang makes.
-        since: the last report of the trial under earlier owners.
     """
 
-    def __init__(self, keep: int, mode: Literal["min", "max"], owner: int = 1, since: int = 0) -> None:
+    def __init__(self, keep: int, mode: Literal["min", "max"], owner: int = 1) -> None:
         self.known: list[CheckpointInfo] = []
         self._keep, self._mode = keep, mode
-        self._owner, self._since = owner, since
+        self._owner = owner
         self._news: list[CheckpointInfo] = []
 
     def add(self, info: CheckpointInfo) -> CheckpointInfo:
@@ -267,19 +290,15 @@ class CheckpointSet:
                 }
                 self.known = prune(self.known, self._keep, self._mode, spared)
 
-    def counts(self, info: CheckpointInfo) -> bool:
-        """Tell whether a checkpoint is of this training: gangs of an earlier owner may have gone on with another."""
-        return info.owner == self._owner or (info.owner < self._owner and info.number <= self._since)
-
     def look(self, trial_dir: Path) -> None:
         """Find the checkpoints in a trial's folder."""
-        self.known = [info for info in find(trial_dir) if self.counts(info)]
+        self.known = [info for info in find(trial_dir) if info.owner <= self._owner]
 
     def discard_after(self, number: int, trial_dir: Path) -> None:
         """Delete the checkpoints of later reports, except pinned ones: a trial that goes back makes these again."""
-        checkpoints, spared = find(trial_dir), pinned(trial_dir)
-        self.known = [info for info in checkpoints if info.number <= number and self.counts(info)]
-        for info in checkpoints:
+        self.look(trial_dir)
+        self.known, spared = [info for info in self.known if info.number <= number], pinned(trial_dir)
+        for info in _find_all(trial_dir):
             if info not in self.known and info.owner <= self._owner and info.path not in spared:
                 discard(Path(info.path))
 

@@ -92,8 +92,8 @@ class Trial(ResilientRun):
         start = Start(trial_id, str(folder), config, seed, repetition, until=spec.until, owner=spec.owner)
         super().__init__(spec.task, start, spec.gang.failures, size=spec.start)
         self.spec, self.id, self.folder = spec, trial_id, folder
-        self._root, self._heard, self._adoption = root, heard, adopted
-        self.kept = checkpoints.CheckpointSet(spec.task.checkpoints.keep, spec.task.mode, spec.owner, since)
+        self._root, self._heard, self._adoption, self._since = root, heard, adopted, since
+        self.kept = checkpoints.CheckpointSet(spec.task.checkpoints.keep, spec.task.mode, spec.owner)
         self.divergence = Divergence(spec.task.metric, spec.task.mode)
         self.taken = 0
         """The last report that the driver is known to have taken: a later one does not count if it stops the trial."""
@@ -159,11 +159,11 @@ class Trial(ResilientRun):
             written = None if saved is None else saved.checkpoint
             if written is None:  # the trial ended first; its last report may have written one in the background
                 found = checkpoints.find(self.folder)
-                written = next((one for one in found if one.number == self.number and self.kept.counts(one)), None)
+                written = next((one for one in found if one.number == self.number), None)
             if written is not None:
                 self.resume_from(info := self.kept.add(written))
             if info is not None and info.number > self.number:  # what Tune has not heard of is reported again
-                info, _ = checkpoints.resume_point(self.folder, self.number, counts=self.kept.counts)
+                info, _ = checkpoints.resume_point(self.folder, self.number)
         return info
 
     # -- where it resumes
@@ -234,7 +234,8 @@ class Trial(ResilientRun):
 
         Arguments as in :func:`tunelight.checkpoints.files.resume_point`.
         """
-        found, warning = checkpoints.resume_point(self.folder, upto, base, self.kept.counts)
+        checkpoints.take_over(self.folder, self.spec.owner, self._since)
+        found, warning = checkpoints.resume_point(self.folder, upto, base)
         if warning is not None:
             self.say(warning)
         adoption = self._adoption

@@ -62,15 +62,22 @@ def test_what_gangs_of_an_earlier_owner_make_after_they_were_succeeded_does_not_
     old = [written_checkpoint(tmp_path, number, text="old") for number in (1, 2, 3)]
     new = [written_checkpoint(tmp_path, number, text="new", owner=3) for number in (2, 3)]
     assert Path(old[1].path).read_text() == "old"
-    kept, earlier = checkpoints.CheckpointSet(1, "min", owner=3, since=1), checkpoints.CheckpointSet(1, "min")
-    assert checkpoints.resume_point(tmp_path, 3, counts=kept.counts) == (new[1], None)
-    assert checkpoints.resume_point(tmp_path, 3, counts=earlier.counts) == (old[2], None)
+    checkpoints.take_over(tmp_path, 1, 0)
+    assert checkpoints.find(tmp_path) == [old[0], old[1], new[0], old[2], new[1]]
+    for last in (1, 2):
+        checkpoints.take_over(tmp_path, 3, last)  # a second head of that owner changes nothing
+    assert checkpoints.find(tmp_path) == [old[0], *new]
+    assert checkpoints.resume_point(tmp_path, 3) == (new[1], None)
+    earlier, kept = checkpoints.CheckpointSet(1, "min"), checkpoints.CheckpointSet(1, "min", owner=3)
     earlier.discard_after(2, tmp_path)
-    assert earlier.known == old[:2]
     kept.look(tmp_path)
-    assert kept.known == [old[0], *new]
+    assert (earlier.known, kept.known) == ([old[0]], [old[0], *new])
     kept.discard_after(2, tmp_path)
     assert checkpoints.find(tmp_path) == kept.known == [old[0], new[0]]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").glob("*.ckpt")) == [
+        "report-000001.ckpt",
+        "report-000002.owner-3.ckpt",
+    ]
 
 
 def test_a_pointer_finds_its_file_or_none_and_a_file_that_is_gone_is_not_whole(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ _ENDS_S = 20.0
 """How long a driver that has lost its sweep may take to end, once it is awake."""
 _HINDERED = ("cut", "store", "disk", "slow", "SIGTERM")
 """What of the faults may make it take longer."""
+_GOES_BACK = ("is in no checkpoint, and lost", "takes what it adopted", "starts anew from a checkpoint")
 
 
 class Ended:
@@ -41,12 +42,13 @@ class Ended:
         return sum(text.endswith(tuple(f"command {one}" for one in commands)) for text in self.world.faults)
 
     def may_go_back(self, trial: TrialState) -> bool:
-        """Tell whether a member of a population may have gone on from another one's checkpoint, whose epochs it counts.
+        """Tell whether a trial has said that it lost, or takes from an older checkpoint, what it had adopted in memory.
 
-        It does where a fault takes from it what it has adopted in memory. A branch begins with what its parent has.
+        A branch begins with what its parent has.
         """
         parent = None if trial.branch is None else self.trials.get(trial.branch.parent)
-        return self.may_go_back(parent) if parent is not None else bool(trial.changes)
+        said = any(words in text for _, text in trial.notes for words in _GOES_BACK)
+        return said or (parent is not None and self.may_go_back(parent))
 
     @property
     def stopped(self) -> bool:

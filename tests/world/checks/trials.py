@@ -48,9 +48,8 @@ def _reports(ended: Ended, trial: TrialState, states: Mapping[str, Mapping[int, 
     taken = {change["training_iteration"]: change["parent"] for change in trial.changes}
     for report in trial.history:
         number = report["training_iteration"]
-        begins = [state]
-        if number > first + 1 and number - 1 in taken:
-            begins += states[taken[number - 1]].values()
+        adopts = number > first + 1 and number - 1 in taken
+        begins = states[taken[number - 1]].values() if adopts else [state]
         if all(_trained(begin, report) != report["state"] for begin in begins) and not ended.may_go_back(trial):
             yield f"report {number} of {trial.id} is not that of the undisturbed run"
             return
@@ -86,6 +85,7 @@ def ends(ended: Ended) -> Iterator[str]:
 
 def _end(ended: Ended, trial: TrialState) -> Iterator[str]:
     epochs = trial.history[-1]["epochs"] if trial.history else 0
+    adopted = len(trial.changes) > (trial.branch is not None)  # from a trial that has trained less, or more
     if trial.state != "DIVERGED" and any(math.isnan(report["loss"]) for report in trial.history):
         yield f"trial {trial.id} has reported NaN, and is {trial.state}"
     if trial.branch is not None and _trained_to(ended.trials[trial.branch.parent], trial.branch.number) == EPOCHS:
@@ -96,7 +96,7 @@ def _end(ended: Ended, trial: TrialState) -> Iterator[str]:
         broken = ended.world.kernel.broken.get(trial.id, ())
         if not any(trial.state == state and text in told for state, text in broken):
             yield f"trial {trial.id} is {trial.state}: {told!r}; its training code said {list(broken)}"
-    elif trial.state == "FINISHED" and epochs != EPOCHS and not ended.may_go_back(trial):
+    elif trial.state == "FINISHED" and epochs != EPOCHS and not (adopted or ended.may_go_back(trial)):
         yield f"trial {trial.id} has finished after {epochs} epochs"
     elif trial.state not in ("FINISHED", "STOPPED") and not ended.stopped:
         yield f"trial {trial.id} is {trial.state}: {trial.error}"
@@ -173,15 +173,19 @@ def checkpoints(ended: Ended) -> Iterator[str]:
     """Each checkpoint that is there is whole, and holds the training of its report."""
     for trial in (one for one in ended.trials.values() if not ended.may_go_back(one)):
         reports = {report["training_iteration"]: report["state"] for report in trial.history}
+        taken = {change["training_iteration"]: change["parent"] for change in trial.changes}
         late = ended.world.suffered("the store is")  # so slow that a request arrives after others have deleted it
         for companion in sorted((ended.folder / trial.folder / files.FOLDER).glob("report-*.json")):
             if not companion.with_suffix(".ckpt").exists() and not late:
                 yield f"{trial.id}: {companion.name} tells of a checkpoint that is not there"
         for info in files.find(ended.folder / trial.folder):
-            name, state = Path(info.path).name, reports.get(info.number)
+            name, states = Path(info.path).name, {reports.get(info.number)}
+            if info.adopted:
+                parent = ended.trials.get(taken.get(info.number, ""))
+                states = {None} if parent is None else {report["state"] for report in parent.history}
             if not files.is_valid(info):
                 yield f"{trial.id}: {name} is not what its checksum says"
-            elif not info.between and state not in (None, saved_in(Path(info.path))["state"]):
+            elif not info.between and states.isdisjoint({None, saved_in(Path(info.path))["state"]}):
                 yield f"{trial.id}: {name} is another training than report {info.number}"
 
 
