@@ -209,6 +209,7 @@ GROUPS = (
 def _patched(world: World) -> contextlib.ExitStack:
     """Put the world in the places of time, Ray and processes."""
     import ray
+    from ray.train._internal.storage import StorageContext
     from ray.tune.experiment import Trial
 
     import tunelight.sweep.run as runs
@@ -246,10 +247,10 @@ def _patched(world: World) -> contextlib.ExitStack:
             if getattr(module.__dict__.get(name), "__module__", "").startswith("ray."):
                 stack.enter_context(mock.patch.object(module, name, getattr(fake, name)))
     ray_node = SimpleNamespace(node_ip_address="10.0.0.1")
-    ray_node.get_session_dir_path = lambda: str(world.folder / fake.get_runtime_context().get_job_id())
     for where, name, value in (
         (ray, "is_initialized", lambda: True),
         (ray._private.worker, "_global_node", ray_node),
+        (StorageContext, "_get_session_path", lambda self: f"{world.folder}/{fake.get_runtime_context().get_job_id()}"),
         (rays, "_store", lambda: kv),
         (rays, "is_dead", lambda actor: fake.actors[actor].dead is not None if actor in fake.actors else True),
         (rays, "draining_nodes", fake.draining_nodes),
