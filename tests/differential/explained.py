@@ -76,7 +76,7 @@ EXPLAINED: Final = (
         (("runs", ("from checkpoint", "two trainers")), ("logger", ("csv", "tensorboard", "both"))),
     ),
     Explained(
-        r"\w+ /(2-fit|fit-2|returned|checkpoints|reports|files)",
+        r"\w+ /(2-fit|fit-2|returned|checkpoints|reports|files|rows)",
         "migration.md",
         "a fit with ckpt_path reads its first epoch in its own order, also where loaders have processes",
         (("runs", ("from checkpoint",)), ("loader_workers", (1, "persistent"))),

@@ -278,7 +278,7 @@ class Recovery(Callback):
         done = 0
         if fit.restarting and fit.epoch_progress.current.processed < fit.epoch_progress.current.started:
             done = fit.epoch_loop.batch_progress.current.processed
-        elif fit.restarting and fit.epoch_progress.current.ready == fit.epoch_progress.current.processed:
+        elif self.own and fit.restarting and fit.epoch_progress.current.ready == fit.epoch_progress.current.processed:
             _Loop.restarting.fset(fit, False)  # type: ignore[attr-defined]  # with max_steps Lightning would skip an epoch
         if self._epoch_began is not None and fit.restarting:
             done = self._done  # the first loader may have had the counters set to this gang's batches
@@ -346,7 +346,9 @@ class Recovery(Callback):
         fit: Any = trainer.fit_loop
         fetched, self._fetched = self._fetched, None
         middle = fit.epoch_loop.restarting
-        if not self.own and not middle:  # as Lightning goes on from a checkpoint that the code has given
+        if not self.own and not (
+            middle and self._done
+        ):  # as Lightning goes on from a checkpoint that the code has given
             self._loaded = None
         if fetched is None or self._loaded is None:
             if trainer.current_epoch > 0 and not is_resuming(fit) and not middle:
