@@ -36,7 +36,7 @@ from tunelight.session.session import Session
 class GangLauncher(_Launcher):
     """Runs a Trainer in this process, which is a worker of the gang already. Runs on: worker.
 
-    ``own``: the launcher of a strategy of Lightning's.
+    ``original``: the launcher of a strategy of Lightning's.
     """
 
     def __init__(self, session: Session, original: _Launcher | None = None) -> None:

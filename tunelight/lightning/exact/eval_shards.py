@@ -24,7 +24,7 @@ Limit = int | float
 
 
 class StandIn:
-    """Stands in for a loader: attributes other than its ``own`` are the loader's, which Lightning reads and sets."""
+    """Stands in for a loader: Lightning reads and sets attributes of the loader, except for those in ``state``."""
 
     def __init__(self, loader: Any, **state: Any) -> None:
         vars(self).update(state, loader=loader)
