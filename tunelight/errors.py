@@ -169,15 +169,15 @@ def guess(name: Any, valid: Iterable[str]) -> str:
     them abbreviates: ``learning_rate`` and ``lr``.
     """
     valid, name = list(valid), str(name)
-    within = sorted((one for one in valid if f"_{one}_" in f"_{name}_"), key=len)[-1:]
-    close = within or difflib.get_close_matches(name, valid, n=1) or [one for one in valid if _abbreviates(one, name)]
+    within = sorted((key for key in valid if f"_{key}_" in f"_{name}_"), key=len)[-1:]
+    close = within or difflib.get_close_matches(name, valid, n=1) or [key for key in valid if _abbreviates(key, name)]
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def _abbreviates(one: str, other: str) -> bool:
+def _abbreviates(candidate: str, other: str) -> bool:
     """Tell whether a name is made of the other's initials; only the last parts of dotted names may differ."""
     (group, _, short), (same, _, long) = sorted(
-        (name.rpartition(".") for name in (one, other)), key=lambda it: len(it[2])
+        (name.rpartition(".") for name in (candidate, other)), key=lambda it: len(it[2])
     )
     words = re.findall(r"[A-Z]?[a-z0-9]+", long)
     return (
@@ -280,7 +280,7 @@ def _wrong_call(
         )
     if odd and len(valid) == len(taken):
         return _unknown(who, odd, valid)
-    by_position = [one.name for one in taken if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    by_position = [arg.name for arg in taken if arg.kind in (arg.POSITIONAL_ONLY, arg.POSITIONAL_OR_KEYWORD)]
     came = len(args) - ("self" in signature.parameters)
     if came > len(by_position):
         return (

@@ -129,7 +129,7 @@ def find(trial_dir: str | os.PathLike[str]) -> list[CheckpointInfo]:
     """Return the finished checkpoints of a trial, oldest first, without those that :func:`take_over` left behind."""
     found = _find_all(trial_dir)
     since = _owners(trial_dir).items()
-    return [one for one in found if not any(one.owner < int(owner) and one.number > last for owner, last in since)]
+    return [info for info in found if not any(info.owner < int(owner) and info.number > last for owner, last in since)]
 
 
 def _find_all(trial_dir: str | os.PathLike[str]) -> list[CheckpointInfo]:
@@ -396,7 +396,7 @@ def copy_from_trial(
     Returns: None if there is none. The copy has no value: that was reported by the other trial.
     """
     known = _candidates(folder, upto)
-    info = next((one for one in known if not one.between and is_valid(one)), None) or resume_point(folder)[0]
+    info = next((saved for saved in known if not saved.between and is_valid(saved)), None) or resume_point(folder)[0]
     if info is None:
         return None
     fetch_local(info.path)

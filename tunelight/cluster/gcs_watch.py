@@ -94,8 +94,8 @@ class GcsWatch:
             if reach(host.strip("[]"), int(port), PING_S) is None:
                 answered = time.monotonic()
             elif signalled is not None and time.monotonic() - answered >= SIGNALLED_S:
-                said = f"{signalled.name} has ended Ray together with the sweep. {self._to_go_on}"
-                self._end(said, EXIT_CODE if signalled is signal.SIGTERM else 128 + signalled, SIGNALLED_S)
+                reason = f"{signalled.name} has ended Ray together with the sweep. {self._to_go_on}"
+                self._end(reason, EXIT_CODE if signalled is signal.SIGTERM else 128 + signalled, SIGNALLED_S)
                 return
             elif time.monotonic() - answered >= LOST_S:
                 self._lost = True

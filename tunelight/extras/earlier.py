@@ -64,8 +64,8 @@ def read_earlier(
     """
     trials: list[Earlier] = []
     sweeps: list[Path] = []
-    for folder in dict.fromkeys(Path(one).expanduser().absolute() for one in folders):
-        inside = [] if has_record(folder) else [one.folder for one in list_sweeps(folder) if one.folder != but]
+    for folder in dict.fromkeys(Path(given).expanduser().absolute() for given in folders):
+        inside = [] if has_record(folder) else [listed.folder for listed in list_sweeps(folder) if listed.folder != but]
         found = [_read(folder, objectives)] if not inside else _last(inside, objectives)
         if not found:
             metrics = " and ".join(metric for metric, _ in objectives)
@@ -106,7 +106,7 @@ def _read(folder: Path, objectives: Sequence[tuple[str, Mode]]) -> _Sweep:
     state = read_record(folder)
     _check_metrics(folder, state, [metric for metric, _ in objectives])
     trials = sorted(state.from_scratch, key=lambda trial: trial.index)
-    return folder, [one for trial in trials if (one := _earlier(folder, trial, objectives)) is not None]
+    return folder, [known for trial in trials if (known := _earlier(folder, trial, objectives)) is not None]
 
 
 def _last(sweeps: Iterable[Path], objectives: Sequence[tuple[str, Mode]]) -> list[_Sweep]:

@@ -112,10 +112,10 @@ def _facts(trial: TrialResult, settings: Mapping[str, Any], checkpoint: Path | s
 def _referred(trial: TrialResult, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return references to the objects in a trial's configuration, by dotted key."""
     found = {}
-    for key, plain, one in references(settings.get("space_objects")):
+    for key, plain, ref in references(settings.get("space_objects")):
         holder, last = holder_of(trial.plain_config, key)
         if holder.get(last) == plain:
-            found[key] = one
+            found[key] = ref
     return found
 
 
@@ -182,40 +182,40 @@ def _write_weights(source: Path, target: Path) -> None:
         raise CheckpointError(f"The weights in {source} cannot be written to {target}: {error}") from error
 
 
-def lightning_cli(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
+def lightning_cli(facts: Mapping[str, Any], settings: Mapping[str, Any], name: str) -> str:
     """Return a config file for a LightningCLI that was made with the model's and data module's classes.
 
     Raises: SettingsError for a sweep whose training such a file cannot describe.
     """
-    if told.get("model") is None:
-        wanted, other = ("tuned a script", "'shell' or 'yaml'") if told.get("script") else ("has no model=", "'yaml'")
+    if settings.get("model") is None:
+        what, other = ("tuned a script", "'shell' or 'yaml'") if settings.get("script") else ("has no model=", "'yaml'")
         raise SettingsError(
-            f"The format lightning-cli describes a sweep with model=, and this one {wanted}: the file would not train "
+            f"The format lightning-cli describes a sweep with model=, and this one {what}: the file would not train "
             f"as its trials did. Use format={other}."
         )
-    if told.get("datasets"):
+    if settings.get("datasets"):
         raise SettingsError(
             "The sweep served datasets= to its trials, which a file for LightningCLI cannot. Use format='yaml'."
         )
-    parts, notes = _parts(facts, told)
-    kind, arguments = _strategy(told)
+    parts, notes = _parts(facts, settings)
+    kind, arguments = _strategy(settings)
     parts["trainer"].setdefault("strategy", {"class_path": f"tunelight.{kind}", "init_args": arguments})
     head = [f"Train it with a train.py that calls LightningCLI(Model, Data): python train.py fit --config {name}"]
     if facts["checkpoint"]:
         head.append(f"Validate it: python train.py validate --config {name} --ckpt_path {facts['checkpoint']}")
     sections = {"seed_everything": facts["seed"], **parts}
-    return _head(facts, told, [*head, *notes]) + to_yaml(
+    return _head(facts, settings, [*head, *notes]) + to_yaml(
         {key: value for key, value in sections.items() if value not in (None, {})}
     )
 
 
-def shell(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
+def shell(facts: Mapping[str, Any], settings: Mapping[str, Any], name: str) -> str:
     """Return a shell script that trains the configuration by the script that was tuned.
 
     Raises: SettingsError for a sweep of other training code.
     """
     if (command := facts.get("command")) is None:
-        other = "'yaml'" if told.get("model") is None else "'lightning-cli' or 'yaml'"
+        other = "'yaml'" if settings.get("model") is None else "'lightning-cli' or 'yaml'"
         raise SettingsError(
             f"The sweep did not tune a script, so that there is no command to export. Use format={other}."
         )
@@ -224,10 +224,10 @@ def shell(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
         lines.append(f"Without tunelight: {shlex.join(plain)}")
     if any(MASK in word for word in command):
         lines.append(f"A secret was masked when the sweep was recorded. Put it in the place of {MASK}.")
-    folder = (told.get("run") or {}).get("cwd")
+    folder = (settings.get("run") or {}).get("cwd")
     return "\n".join(
         [
-            f"#!/usr/bin/env bash\n{_head(facts, told, lines)}set -euo pipefail",
+            f"#!/usr/bin/env bash\n{_head(facts, settings, lines)}set -euo pipefail",
             *([f"cd -- {shlex.quote(folder)}"] if folder else []),
             f'exec {shlex.join(command)} "$@"\n',
         ]
@@ -237,14 +237,14 @@ def shell(facts: Mapping[str, Any], told: Mapping[str, Any], name: str) -> str:
 def _expressed(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration with objects in LightningCLI's words. Raises: SettingsError where it has none."""
     config: dict[str, Any] = copy.deepcopy(facts["config"])
-    for key, one in (facts.get("objects") or {}).items():
+    for key, ref in (facts.get("objects") or {}).items():
         holder, last = holder_of(config, key)
-        if one is None or not all(_PATH.fullmatch(path) and path.split(":")[0] != "__main__" for path in _paths(one)):
+        if ref is None or not all(_PATH.fullmatch(path) and path.split(":")[0] != "__main__" for path in _paths(ref)):
             raise SettingsError(
                 f"The configuration's {key} is {holder[last]!r}, an object that cannot be imported from a module, so "
                 "that this format cannot name it. Define it in a module, or use format='yaml'."
             )
-        holder[last] = _named(one)
+        holder[last] = _named(ref)
     return config
 
 
@@ -258,9 +258,9 @@ def _paths(described: Any) -> Iterator[str]:
         case {"dataclass": path, "fields": parts}:
             yield from (path, *_paths({"dict": parts}))
         case {"tuple": parts} | {"list": parts}:
-            yield from (path for one in parts for path in _paths(one))
+            yield from (path for part in parts for path in _paths(part))
         case {"dict": parts}:
-            yield from (path for one in parts.values() for path in _paths(one))
+            yield from (path for part in parts.values() for path in _paths(part))
 
 
 def _named(described: Any) -> Any:
@@ -271,13 +271,13 @@ def _named(described: Any) -> Any:
         case {"enum": _, "name": name}:
             return name
         case {"dataclass": _, "fields": parts} | {"dict": parts}:
-            return {key: _named(one) for key, one in parts.items()}
+            return {key: _named(part) for key, part in parts.items()}
         case {"tuple": parts} | {"list": parts}:
-            return [_named(one) for one in parts]
+            return [_named(part) for part in parts]
     return described["value"]
 
 
-def _parts(facts: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], list[str]]:
+def _parts(facts: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Return a configuration as arguments of model, data and Trainer, and what had to be left out.
 
     Raises: SettingsError where keys do not say whose they are, and for objects that training depends on.
@@ -291,45 +291,46 @@ def _parts(facts: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[dict[str,
                 f"{', '.join(f'{name}.' for name in PARTS)} in a sweep with model=. Use format='yaml' or 'json'."
             )
     parts = split_config(config)
-    given = dict(told.get("trainer_args") or {})
+    given = dict(settings.get("trainer_args") or {})
     objects = [key for key, value in given.items() if _holds_object(value)]
     if needed := [key for key in objects if key not in _BESIDE]:
         raise SettingsError(
             f"trainer_args {', '.join(needed)} held objects, which a file cannot name, and without which it would not "
             "train as the trials did. Give them as class_path and init_args, or use format='yaml'."
         )
-    own = {key: value for key, value in given.items() if key not in objects}
-    epochs = {} if told.get("max_epochs") is None else {"max_epochs": told["max_epochs"]}
+    plain = {key: value for key, value in given.items() if key not in objects}
+    epochs = {} if settings.get("max_epochs") is None else {"max_epochs": settings["max_epochs"]}
     # With GPUs the strategy finds out for itself: the process that starts the workers may have none.
-    device = {} if told.get("gpus_per_worker") else {"accelerator": "cpu"}
-    parts["trainer"] = {**epochs, **device, **own, **parts["trainer"]}
+    device = {} if settings.get("gpus_per_worker") else {"accelerator": "cpu"}
+    parts["trainer"] = {**epochs, **device, **plain, **parts["trainer"]}
     notes = [f"Left out, for they are objects: trainer_args {', '.join(objects)}."] if objects else []
     return parts, notes
 
 
-def _strategy(told: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _strategy(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the strategy that trains with the sweep's workers, and its arguments where they are not the defaults."""
-    workers = told.get("workers") or 1
-    one = reserve(
+    workers = settings.get("workers") or 1
+    reservation = reserve(
         tuple(workers) if isinstance(workers, list) else workers,
-        told.get("cpus_per_worker", 1),
-        told.get("gpus_per_worker", 0),
-        told.get("resources_per_trial"),
+        settings.get("cpus_per_worker", 1),
+        settings.get("gpus_per_worker", 0),
+        settings.get("resources_per_trial"),
     )
-    more = dict(one.resources_per_worker)
-    if one.gpus_per_worker not in (0, 1):
-        more["GPU"] = one.gpus_per_worker
-    failures = (told.get("failures") or {}).get("max_failures", _MAX_FAILURES)
+    more = dict(reservation.resources_per_worker)
+    if reservation.gpus_per_worker not in (0, 1):
+        more["GPU"] = reservation.gpus_per_worker
+    failures = (settings.get("failures") or {}).get("max_failures", _MAX_FAILURES)
+    evaluation = settings.get("evaluation", reservation.evaluation)
     arguments = {
-        "num_workers": one.workers if one.least is None else [one.least, one.workers],
-        "num_cpus_per_worker": None if one.cpus_per_worker == 1 else one.cpus_per_worker,
-        "use_gpu": bool(one.gpus_per_worker) or None,
+        "num_workers": reservation.workers if reservation.least is None else [reservation.least, reservation.workers],
+        "num_cpus_per_worker": None if reservation.cpus_per_worker == 1 else reservation.cpus_per_worker,
+        "use_gpu": bool(reservation.gpus_per_worker) or None,
         "resources_per_worker": more or None,
         "failures": None if failures == _MAX_FAILURES else failures,
-        "evaluation": None if told.get("evaluation", one.evaluation) == one.evaluation else told["evaluation"],
+        "evaluation": None if evaluation == reservation.evaluation else evaluation,
     }
     kept = {name: value for name, value in arguments.items() if value is not None}
-    return BACKENDS[str(told.get("backend") or "ddp")].strategy_name, kept
+    return BACKENDS[str(settings.get("backend") or "ddp")].strategy_name, kept
 
 
 def _holds_object(value: Any) -> bool:
@@ -339,7 +340,7 @@ def _holds_object(value: Any) -> bool:
     return isinstance(value, list) and any(_holds_object(part) for part in value)
 
 
-def _words(facts: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
+def _words(facts: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
     """Return where a configuration came from, in words."""
     when = f"report {facts['training_iteration']}" if facts["training_iteration"] is not None else "no report"
     metric = facts["metric"][0] if isinstance(facts["metric"], list) else facts["metric"]
@@ -349,13 +350,13 @@ def _words(facts: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
         lines.append(
             "Its configuration changed on the way (population-based training): this is that of its best report."
         )
-    if (folds := ((told.get("repeats") or {}).get("folds"))) is not None:
+    if (folds := ((settings.get("repeats") or {}).get("folds"))) is not None:
         lines.append(f"Its sweep trained on {folds} folds, of which code knows within a sweep alone.")
     return lines
 
 
-def _head(facts: Mapping[str, Any], told: Mapping[str, Any], more: list[str]) -> str:
-    return "".join(f"# {' '.join(line.split())}\n" for line in [*_words(facts, told), *more])
+def _head(facts: Mapping[str, Any], settings: Mapping[str, Any], more: list[str]) -> str:
+    return "".join(f"# {' '.join(line.split())}\n" for line in [*_words(facts, settings), *more])
 
 
 # --- A trial's model, with the weights of its checkpoint ------------------------------------------

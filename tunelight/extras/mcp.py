@@ -155,10 +155,10 @@ class Tools:
     def check(self, space: str, settings: dict[str, Any] | None = None, batch: bool = False) -> str:
         """Validate a search space (a YAML file) and settings without running them; batch: also train one batch."""
         path = self._below(space)
-        said = self._command(
+        answer = self._command(
             ["check", path.name, *_sets(settings, _space_in(path)), *(["--batch"] if batch else [])], path.parent
         )
-        return brief({"ok": True, **said, "samples": said["samples"][:2]})
+        return brief({"ok": True, **answer, "samples": answer["samples"][:2]})
 
     def plan(
         self,
@@ -271,8 +271,8 @@ class Tools:
         if export is not None:
             target = self._below(export, new=True)
             words = [f"--export={target}", *([] if format is None else [f"--format={format}"])]
-            said = self._command(["best", str(results.folder), chosen.id, *words], self._folder)
-            about |= {"wrote": target.relative_to(self._folder), "format": said["exported"]}
+            answer = self._command(["best", str(results.folder), chosen.id, *words], self._folder)
+            about |= {"wrote": target.relative_to(self._folder), "format": answer["exported"]}
         elif format is not None:
             raise SettingsError("format says how to export, but not where. Give export, too.")
         return brief(about)
@@ -317,10 +317,10 @@ class Tools:
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             raise CommandError(f"tunelight {words[0]} took longer than {_CHECK_S:.0f} s, and was ended.") from error
-        said = _last_json(done.stdout)
-        if said is None or said.keys() == {"error"}:
+        answer = _last_json(done.stdout)
+        if answer is None or answer.keys() == {"error"}:
             raise CommandError(_error_in(done.stdout) or f"tunelight {words[0]} failed: {done.stderr[-_MOST_TEXT:]}")
-        return said
+        return answer
 
     def _find(self, sweep: str) -> Path:
         """Return the folder of a sweep of the storage: the working directory's are none. Raises: StorageError."""
@@ -468,7 +468,7 @@ def _written(space: Any, key: str) -> Any:
     if not isinstance(space, Mapping) or key in space:
         return space.get(key) if isinstance(space, Mapping) else None
     found = (_written(below, key[len(name) + 1 :]) for name, below in space.items() if key.startswith(f"{name}."))
-    return next((one for one in found if one is not None), None)
+    return next((value for value in found if value is not None), None)
 
 
 def _texts(domain: Any) -> set[str]:
@@ -492,15 +492,15 @@ def _last_json(text: str) -> dict[str, Any] | None:
     start = len(text)
     while (start := text.rfind("\n{" if start else "{", 0, start)) >= 0:
         try:
-            said = json.loads(text[start:])
+            found = json.loads(text[start:])
         except ValueError:
             continue
-        return said if isinstance(said, dict) else None
+        return found if isinstance(found, dict) else None
     try:
-        said = json.loads(text)
+        found = json.loads(text)
     except ValueError:
         return None
-    return said if isinstance(said, dict) else None
+    return found if isinstance(found, dict) else None
 
 
 def _error_in(text: str) -> str | None:

@@ -232,29 +232,29 @@ class OptunaSearcher(TrackingSearcher):
         all_keys = not isinstance(self.study.sampler, optuna.samplers.TPESampler)
         modelled = {key for key, parameter in self._parameters.items() if parameter is not None}
         count = 0
-        for one in earlier:
-            params, others = self._split(self.space.dotted(one.config))
+        for trial in earlier:
+            params, others = self._split(self.space.dotted(trial.config))
             if params and (not all_keys or params.keys() >= modelled):
                 with quiet():
                     self.study.add_trial(
                         create_trial(
                             params={key: value for key, (value, _) in params.items()},
                             distributions={key: parameter.distribution for key, (_, parameter) in params.items()},
-                            user_attrs={**others, "trial": one.name, "state": one.state},
-                            **self._frozen_fields(one),
+                            user_attrs={**others, "trial": trial.name, "state": trial.state},
+                            **self._frozen_fields(trial),
                         )
                     )
                 count += 1
         return count
 
-    def _frozen_fields(self, one: Earlier) -> dict[str, Any]:
-        if one.state in INFEASIBLE:
+    def _frozen_fields(self, trial: Earlier) -> dict[str, Any]:
+        if trial.state in INFEASIBLE:
             return {"state": TrialState.COMPLETE, "values": self._worst, **frozen_constraints({_INFEASIBLE: 1.0})}
         constraints = frozen_constraints({_INFEASIBLE: 0.0} if self._marks_all else {})
-        if one.state == FINISHED:
-            return {"state": TrialState.COMPLETE, "values": list(one.best), **constraints}
+        if trial.state == FINISHED:
+            return {"state": TrialState.COMPLETE, "values": list(trial.best), **constraints}
         single = len(self._objectives) == 1
-        curve = dict(one.curve) if single else {}
+        curve = dict(trial.curve) if single else {}
         last = {"values": [curve[max(curve)]]} if curve else {}
         return {"state": TrialState.PRUNED, "intermediate_values": curve, **constraints, **last}
 

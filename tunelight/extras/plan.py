@@ -111,20 +111,20 @@ def plan(
     if shape is None:
         raise SettingsError(f"cluster must be nodes x slots a node, '16x8' or (16, 8) for example, not {cluster!r}.")
     slots = int(shape[1]) * int(shape[2])
-    own: dict[str, Any] = {name: space.settings[name] for name in _OWN if name in space.settings}
-    told = Settings(**{**own, **settings})
-    told = replace(told, num_samples=count_trials(space, told), workers=told.workers or 1)
-    sweep = _Sweep.of(told, epoch_s, (start_s, restart_s))
-    given = told.scheduler.get("name", "asha") if isinstance(told.scheduler, Mapping) else told.scheduler
-    name, at_once = given if isinstance(given, str) else type(given).__name__, min(told.num_samples, sweep.gangs(slots))
-    made = Plan(name, told.num_samples, sweep.rungs[-1], sweep.workers[0], shape[0], at_once)
+    of_space: dict[str, Any] = {name: space.settings[name] for name in _OWN if name in space.settings}
+    asked = Settings(**{**of_space, **settings})
+    asked = replace(asked, num_samples=count_trials(space, asked), workers=asked.workers or 1)
+    sweep = _Sweep.of(asked, epoch_s, (start_s, restart_s))
+    kind = asked.scheduler.get("name", "asha") if isinstance(asked.scheduler, Mapping) else asked.scheduler
+    name, at_once = kind if isinstance(kind, str) else type(kind).__name__, min(asked.num_samples, sweep.gangs(slots))
+    made = Plan(name, asked.num_samples, sweep.rungs[-1], sweep.workers[0], shape[0], at_once)
     if not at_once:
         return made
     chance = random.Random(0)  # noqa: S311 - a plan is the same each time
     draws = [sweep.draw(slots, chance) for _ in range(_DRAWS)]
     took, ended = _spread(hours for hours, _, _ in draws), sum((each for *_, each in draws), Counter[int]())
     judged = "Feasible" if deadline is None else "Meets the deadline" if took.p90 <= in_h else "Misses the deadline"
-    cut = ", where time_budget ends it" if took.p90 * _HOUR >= (told.budget_s or math.inf) else ""
+    cut = ", where time_budget ends it" if took.p90 * _HOUR >= (asked.budget_s or math.inf) else ""
     return replace(
         made, feasible=took.p90 <= in_h, makespan_h=took,
         verdict=f"{judged}: about {_words(took.p50)} (p50), {_words(took.p90)} (p90){cut}.",
@@ -150,17 +150,17 @@ class _Sweep:
     starts_s: tuple[float, float]
 
     @classmethod
-    def of(cls, told: Settings, epoch_s: float, starts_s: tuple[float, float]) -> _Sweep:
+    def of(cls, asked: Settings, epoch_s: float, starts_s: tuple[float, float]) -> _Sweep:
         """Return what settings and scheduler say. Raises: SettingsError where nobody says how long trials train."""
-        scheduler = build_scheduler(replace(told, metric="loss", mode="min"))
-        if (end := told.max_epochs or scheduler.max_t) is None:
+        scheduler = build_scheduler(replace(asked, metric="loss", mode="min"))
+        if (end := asked.max_epochs or scheduler.max_t) is None:
             raise SettingsError("Neither the space nor the scheduler says how long trials train. Give max_epochs=.")
         eta = getattr(scheduler, "reduction_factor", 0) if scheduler.longest < math.inf else 0  # rungs are epochs
         rungs = [math.ceil(rung) for rung in scheduler.milestones() if eta and rung < end]
-        least, most = told.workers if isinstance(told.workers, tuple) else (told.workers or 1, told.workers or 1)
+        least, most = asked.workers if isinstance(asked.workers, tuple) else (asked.workers or 1, asked.workers or 1)
         if not scheduler.resizes:
             least, epoch_s = most, epoch_s * least / most
-        return cls(told, [*rungs, int(end)], eta or 1, scheduler.pauses, epoch_s, (least, most), starts_s)
+        return cls(asked, [*rungs, int(end)], eta or 1, scheduler.pauses, epoch_s, (least, most), starts_s)
 
     def gangs(self, slots: int) -> int:
         """Return how many of the smallest gangs fit at once."""
@@ -193,11 +193,11 @@ class _Sweep:
         """
         filed: dict[int, list[float]] = {rung: [] for rung in self.rungs}
         for _ in range(self.told.num_samples):
-            own = chance.random()
+            quality = chance.random()
             for last in self.rungs:
-                value, there = (1 - _LUCK) * own + _LUCK * chance.random(), filed[last]
-                insort(there, value)
-                if bisect(there, value) > max(len(there) == 1 or not self.pauses, len(there) // self.eta):
+                value, at_rung = (1 - _LUCK) * quality + _LUCK * chance.random(), filed[last]
+                insort(at_rung, value)
+                if bisect(at_rung, value) > max(len(at_rung) == 1 or not self.pauses, len(at_rung) // self.eta):
                     break
             yield last
 

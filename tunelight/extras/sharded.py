@@ -113,10 +113,10 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
         self.model = self.precision_plugin.convert_module(self.model)
         if not isinstance(self.model, FSDPModule):
             self._share_first()
-        own = is_overridden("configure_model", self.lightning_module)
-        if not (own and self._tensor_parallel_size == self.world_size > 1):  # whose ranks all train on the same data
+        custom = is_overridden("configure_model", self.lightning_module)
+        if not (custom and self._tensor_parallel_size == self.world_size > 1):  # whose ranks all train on the same data
             shard(self.model, self.device_mesh["data_parallel"], self._min_sharded)
-        if own:
+        if custom:
             super().setup(trainer)
             return
         self.model_to_device()
@@ -128,11 +128,11 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
     def _share_first(self) -> None:
         """Give all ranks what rank 0 has of parameters and buffers that are not sharded yet, as DDP does."""
         assert self.model is not None  # called by setup
-        for one in [*self.model.parameters(), *self.model.buffers()]:
-            if type(one.data) is torch.Tensor and one.numel() and not one.is_meta:
-                first = one.detach().to(self.root_device).contiguous()
+        for tensor in [*self.model.parameters(), *self.model.buffers()]:
+            if type(tensor.data) is torch.Tensor and tensor.numel() and not tensor.is_meta:
+                first = tensor.detach().to(self.root_device).contiguous()
                 self.broadcast_tensor(first)
-                one.detach().copy_(first)
+                tensor.detach().copy_(first)
 
     def on_train_start(self) -> None:
         """Refuse to train where ranks would come apart. Raises: StrategyError."""
@@ -164,9 +164,9 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
     def _noted(self, state: dict[str, Any]) -> dict[str, Any]:
         """Note the tensors that were made for a state, and share no memory with the training."""
         assert self.model is not None
-        states = [value for one in self.optimizers for kept in one.state.values() for value in kept.values()]
-        live = {_memory(one) for one in tensors_of([*self.model.parameters(), *self.model.buffers(), states])}
-        made = [weakref.ref(one) for one in tensors_of(state) if _memory(one) not in live]
+        states = [value for optim in self.optimizers for kept in optim.state.values() for value in kept.values()]
+        live = {_memory(tensor) for tensor in tensors_of([*self.model.parameters(), *self.model.buffers(), states])}
+        made = [weakref.ref(tensor) for tensor in tensors_of(state) if _memory(tensor) not in live]
         self.gathered = [*self.gathered, *made]
         return state
 
@@ -193,8 +193,8 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Load a full or a sharded checkpoint into the sharded model."""
-        own = self._session is not None and str(checkpoint_path) == self._session.checkpoint_for_fit()
-        if weights_only is None and own:
+        ours = self._session is not None and str(checkpoint_path) == self._session.checkpoint_for_fit()
+        if weights_only is None and ours:
             weights_only = False  # tunelight wrote it; Lightning drops here what the launcher has set
         if not self.joined:
             plain = ParallelStrategy.load_checkpoint
@@ -233,7 +233,7 @@ def shard(model: nn.Module, mesh: Any, min_parameters: int) -> None:
     if not given:
         if not any(True for _ in model.parameters()):
             raise StrategyError(f"{type(model).__name__} has no parameters yet, so there is nothing to shard.")
-        divided = any(isinstance(one, FSDPModule) for one in model.modules())
+        divided = any(isinstance(module, FSDPModule) for module in model.modules())
         for block in () if divided else blocks(model, min_parameters):
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
@@ -249,11 +249,11 @@ def unreduced(model: nn.Module, mesh: Any) -> list[str]:
     def ranks(of: Any) -> set[int]:
         return set(of.mesh.flatten().tolist())
 
-    def covered(one: nn.Parameter) -> bool:
-        return isinstance(one, DTensor) and ranks(one.device_mesh) >= ranks(mesh)
+    def covered(param: nn.Parameter) -> bool:
+        return isinstance(param, DTensor) and ranks(param.device_mesh) >= ranks(mesh)
 
-    trained = {name: one for name, one in model.named_parameters() if one.requires_grad}
-    return [] if mesh.size() == 1 else [name for name, one in trained.items() if not covered(one)]
+    trained = {name: param for name, param in model.named_parameters() if param.requires_grad}
+    return [] if mesh.size() == 1 else [name for name, param in trained.items() if not covered(param)]
 
 
 def blocks(model: nn.Module, min_parameters: int) -> list[nn.Module]:
@@ -264,7 +264,7 @@ def blocks(model: nn.Module, min_parameters: int) -> list[nn.Module]:
     own: parents read the weights of some (``out_proj`` of ``nn.MultiheadAttention``), and of others methods are called
     that are not ``forward``. A parameter with several uses belongs to a module that contains them all.
     """
-    uses, paths = _uses(model), Counter(id(one) for _, one in model.named_modules(remove_duplicate=False))
+    uses, paths = _uses(model), Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
     found: list[nn.Module] = []
     taken: set[int] = set()
 
@@ -273,11 +273,11 @@ def blocks(model: nn.Module, min_parameters: int) -> list[nn.Module]:
             visit(child)
             if not _calls(module, child):
                 continue
-            own = {id(one): one.numel() for one in child.parameters() if id(one) not in taken}
+            new = {id(param): param.numel() for param in child.parameters() if id(param) not in taken}
             inside = _uses(child)
-            if sum(own.values()) >= min_parameters and all(uses[one] == inside[one] * paths[id(child)] for one in own):
+            if sum(new.values()) >= min_parameters and all(uses[key] == inside[key] * paths[id(child)] for key in new):
                 found.append(child)
-                taken.update(own)
+                taken.update(new)
 
     visit(model)
     return found
@@ -285,7 +285,7 @@ def blocks(model: nn.Module, min_parameters: int) -> list[nn.Module]:
 
 def _uses(module: nn.Module) -> Counter[int]:
     """Return by how many names a module has each parameter."""
-    return Counter(id(one) for _, one in module.named_parameters(remove_duplicate=False))
+    return Counter(id(param) for _, param in module.named_parameters(remove_duplicate=False))
 
 
 def _calls(container: nn.Module, element: nn.Module) -> bool:

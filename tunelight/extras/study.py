@@ -67,10 +67,10 @@ def study_of(
         except TunelightError:
             raise
         except Exception as error:  # noqa: BLE001 - databases have errors of their own, which may contain a password
-            said = masked(f"{type(error).__name__}: {error}")
+            reason = masked(f"{type(error).__name__}: {error}")
             where = masked(str(storage))
-            raise StorageError(f"The study cannot be written to {where}: {said}") from (
-                error if said.endswith(str(error)) else None
+            raise StorageError(f"The study cannot be written to {where}: {reason}") from (
+                error if reason.endswith(str(error)) else None
             )
     return study
 
@@ -84,7 +84,7 @@ def _parameters(space: Mapping[str, Any], inside: _Keys = ()) -> Iterator[tuple[
         keys = (*inside, key)
         domain = value
         if isinstance(value, Mapping):
-            domain = {name: told for name, told in value.items() if name != "when"}
+            domain = {name: argument for name, argument in value.items() if name != "when"}
             if value and not any(name in KINDS for name in domain):
                 yield from _parameters(value, keys)
                 continue

@@ -125,7 +125,7 @@ class TensorBoardCallback(Callback):  # type: ignore[misc,unused-ignore]
             yield Event(
                 wall_time=report.get("timestamp") or self._clock(),
                 step=report.get("training_iteration") or 0,
-                summary=Summary(value=[Summary.Value(tag=tag, simple_value=one) for tag, one in values.items()]),
+                summary=Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]),
             )
 
     def _end(self, trial_id: str) -> None:
@@ -134,8 +134,8 @@ class TensorBoardCallback(Callback):  # type: ignore[misc,unused-ignore]
             end = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=now)
             data = plugin_data_pb2.HParamsPluginData(session_end_info=end)
             ended = Event(wall_time=now, summary=_hparams(metadata.SESSION_END_INFO_TAG, data))
-            said = Event(wall_time=now, step=len(trial.history), summary=_state(trial))
-            _write(self._files.pop(trial_id), *self._reports(trial), ended, said)
+            state = Event(wall_time=now, step=len(trial.history), summary=_state(trial))
+            _write(self._files.pop(trial_id), *self._reports(trial), ended, state)
 
 
 def _write(file: Path, *events: Any) -> None:
@@ -180,12 +180,12 @@ def _session_start(trial: TrialState, now: float) -> Any:
 
 def _state(trial: TrialState) -> Any:
     """Return how a trial ended, for the TEXT tab: its state in TensorBoard's markdown, errors as they are."""
-    error, said = trial.error or {}, trial.why or ""
+    error, why = trial.error or {}, trial.why or ""
     if error:
         rank = error.get("rank")
         who = f"rank {rank}: " if isinstance(rank, int) and rank >= 0 else ""
-        said = f"{who}{error.get('type_name')}: {error.get('message')}\n{error.get('traceback') or ''}"
-    text = "\n".join([trial.state, "", *(f"    {line}" for line in said.splitlines())]).strip()
+        why = f"{who}{error.get('type_name')}: {error.get('message')}\n{error.get('traceback') or ''}"
+    text = "\n".join([trial.state, "", *(f"    {line}" for line in why.splitlines())]).strip()
     tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()], tensor_shape=TensorShapeProto())
     made = text_metadata.create_summary_metadata(display_name="state", description="How the trial ended")
     return Summary(value=[Summary.Value(tag="state", metadata=made, tensor=tensor)])

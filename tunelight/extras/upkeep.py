@@ -40,7 +40,7 @@ def check_deletable(folder: Path) -> None:
             f"{shown(folder)} is no sweep of tunelight: its {RECORD_FILE} holds no line that tunelight wrote, "
             f"and there is no {SWEEP_FILE}. Nothing is deleted. If you know what it is, delete it yourself."
         )
-    inside = [one.folder.name for one in list_sweeps(folder)]
+    inside = [sweep.folder.name for sweep in list_sweeps(folder)]
     if inside:
         raise StorageError(
             f"{shown(folder)} holds other sweeps: {first_of(inside, 8)}. Nothing is deleted. Delete or move "

@@ -312,7 +312,7 @@ def _images(column: Any, path: Path) -> NDArray[np.uint8]:
     import pyarrow as pa
 
     if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
-        return np.stack([_decoded(one) for one in column.field("bytes").to_pylist()])
+        return np.stack([_decoded(image) for image in column.field("bytes").to_pylist()])
     if column.type == pa.fixed_shape_tensor(pa.uint8(), (32, 32, 3)):
         tensors: NDArray[np.uint8] = column.to_numpy_ndarray().transpose(0, 3, 1, 2)
         return tensors

@@ -71,8 +71,8 @@ class GpuMemory:
         try:
             self._cuda.synchronize(self._device)
         except RuntimeError as error:
-            said = str(error).partition("\n")[0]
-            return (f"an error of CUDA, which ends only with the process: {said}",)
+            message = str(error).partition("\n")[0]
+            return (f"an error of CUDA, which ends only with the process: {message}",)
         self._cuda.empty_cache()
         if drop is None or self._device is None or self._before is None:
             return ()

@@ -183,10 +183,10 @@ class Membership:
                 if seat.worker is None and seat.tries >= _MOST_TRIES:
                     raise GangError(f"A worker's process died {seat.tries} times while it started: {seat.lost}")
             if time.monotonic() > deadline:
-                there = len(self._arrived())
+                arrived = len(self._arrived())
                 lost = next((f" The last that was lost: {seat.lost}" for seat in first if seat.lost), "")
                 raise GangError(
-                    f"Waited {limit_s:.0f} s for workers to start and import: {there} of {enough} are there.{lost}"
+                    f"Waited {limit_s:.0f} s for workers to start and import: {arrived} of {enough} are there.{lost}"
                 )
 
     def _of_driver(self) -> dict[str, str | None]:
@@ -198,18 +198,18 @@ class Membership:
     def _meet(self, seats: list[Seat]) -> None:
         """Let the workers of ``seats`` meet; their ranks follow from the nodes that they run on."""
         head = ray.get_runtime_context().get_node_id()
-        there = [(seat, seat.location) for seat in seats if seat.location is not None]
-        order = arrange([location for _, location in there], head, roams=self.spec.roams)
+        located = [(seat, seat.location) for seat in seats if seat.location is not None]
+        order = arrange([location for _, location in located], head, roams=self.spec.roams)
         self.ranks, self.locations = [], []
         spec = self.spec
         wanted = spec.reservation.wanted
         places = [replace(place, backend=spec.backend, wanted=wanted, elastic=spec.elastic) for _, place in order]
         for index, place in order:
-            seat, location = there[index]
+            seat, location = located[index]
             seat.location = replace(location, seen=place.gpus)
             self.ranks.append(seat)
             self.locations.append(seat.location)
-        versions = {node_name(one.hostname, one.node_id, one.address): one.versions for one in self.locations}
+        versions = {node_name(loc.hostname, loc.node_id, loc.address): loc.versions for loc in self.locations}
         lightning = self.spec.environ.get(LIGHTNING_VARIABLE, "pytorch_lightning")
         conflicts = differences({"the driver": self._of_driver(), **versions}, lightning)
         if conflicts:

@@ -161,7 +161,7 @@ def follow(old: Sequence[object], new: Any) -> list[tuple[logging.StreamHandler[
     """
     streams = (*old, sys.__stdout__, sys.__stderr__)
     loggers = [logging.getLogger(), *logging.Logger.manager.loggerDict.values()]
-    every = {id(one): one for logger in loggers if isinstance(logger, logging.Logger) for one in logger.handlers}
+    every = {id(h): h for logger in loggers if isinstance(logger, logging.Logger) for h in logger.handlers}
     moved = [
         (handler, handler.stream)
         for handler in every.values()

@@ -134,13 +134,13 @@ def is_mig(gpu: str) -> bool:
     return gpu.startswith(_MIG)
 
 
-def seen_by(own: tuple[str, ...], gpus: tuple[str, ...]) -> tuple[str, ...]:
-    """Return which of a node's ``gpus`` a process with the GPUs ``own`` can see, in CUDA's order.
+def seen_by(given: tuple[str, ...], gpus: tuple[str, ...]) -> tuple[str, ...]:
+    """Return which of a node's ``gpus`` a process with the GPUs ``given`` can see, in CUDA's order.
 
     A process sees one MIG instance and no other GPU, or GPUs that are not divided.
     """
-    if own and is_mig(own[0]):
-        return own[:1]
+    if given and is_mig(given[0]):
+        return given[:1]
     return tuple(gpu for gpu in gpus if not is_mig(gpu))
 
 
@@ -149,42 +149,42 @@ def visible_variable(build: Any) -> str:
     return CUDA_VISIBLE if getattr(build, "hip", None) is None else HIP_VISIBLE
 
 
-def check_usable(own: tuple[str, ...], amount: float, build: Any) -> None:
-    """Raise GangError where torch cannot train on the GPUs ``own``, or they are more than Ray gave this worker.
+def check_usable(gpus: tuple[str, ...], amount: float, build: Any) -> None:
+    """Raise GangError where torch cannot train on the GPUs ``gpus``, or they are more than Ray gave this worker.
 
     ``amount``: how many GPUs Ray has assigned; ``build``: ``torch.version``.
     """
-    if own and build.cuda is None and getattr(build, "hip", None) is None:
+    if gpus and build.cuda is None and getattr(build, "hip", None) is None:
         raise GangError(
-            f"Ray gave this worker the GPU {own[0]}, but torch {build.__version__} on {os.uname().nodename} is a build "
-            "without CUDA and ROCm. Workers train on NVIDIA's and AMD's GPUs: install such a build of torch there "
-            "(https://pytorch.org/get-started/locally), or leave GPUs out (gpus_per_worker=0).",
+            f"Ray gave this worker the GPU {gpus[0]}, but torch {build.__version__} on {os.uname().nodename} is a "
+            "build without CUDA and ROCm. Workers train on NVIDIA's and AMD's GPUs: install such a build of torch "
+            "there (https://pytorch.org/get-started/locally), or leave GPUs out (gpus_per_worker=0).",
             "exception",
         )
     variable = visible_variable(build)
-    if len(own) > max(1, math.ceil(amount)):
+    if len(gpus) > max(1, math.ceil(amount)):
         raise GangError(
-            f"Ray gave this worker {amount:g} GPU, and says that it is one of {', '.join(own)}, because {variable} is "
+            f"Ray gave this worker {amount:g} GPU, and says that it is one of {', '.join(gpus)}, because {variable} is "
             f"set in its runtime_env. Leave it out there; to hide GPUs from a sweep set {variable} where Ray starts.",
             "exception",
         )
 
 
-def fixed_gpus(own: tuple[str, ...], count: int | None, variable: str = CUDA_VISIBLE) -> tuple[str, ...]:
+def fixed_gpus(given: tuple[str, ...], count: int | None, variable: str = CUDA_VISIBLE) -> tuple[str, ...]:
     """Return the GPUs that CUDA shows this process from now on; none where the process has not used CUDA yet.
 
-    ``own`` are those that Ray gave it, and ``count`` is how many CUDA shows, None where it is not in use yet. Raises:
-    GangError where CUDA does not show the first of ``own``.
+    ``given`` are those that Ray gave it, and ``count`` is how many CUDA shows, None where it is not in use yet. Raises:
+    GangError where CUDA does not show the first of ``given``.
     """
-    if not own or count is None:
+    if not given or count is None:
         return ()
     listed = os.environ.get(variable)
     every = tuple(map(str, range(count)))
-    shown = every if listed is None else seen_by(own, tuple(gpu.strip() for gpu in listed.split(",") if gpu.strip()))
-    if own[0] not in shown:
+    shown = every if listed is None else seen_by(given, tuple(gpu.strip() for gpu in listed.split(",") if gpu.strip()))
+    if given[0] not in shown:
         was = "was not set" if listed is None else f"was {listed!r}"
         raise GangError(
-            f"Ray gave this worker the GPU {own[0]}, but CUDA was first used in its process while {variable} {was}, "
+            f"Ray gave this worker the GPU {given[0]}, but CUDA was first used in its process while {variable} {was}, "
             "and it never reads that again. Leave the variable as Ray sets it in init_hook= and in what it imports.",
             "exception",
         )

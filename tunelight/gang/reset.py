@@ -76,7 +76,7 @@ def torch_flags() -> Flags:
         if not hasattr(matmul, f"{name}_split_k"):  # torch 2.4 has no second part
             return attribute(matmul, name)
         both = (name, f"{name}_split_k")
-        return (lambda: tuple(getattr(matmul, one) for one in both), lambda value: setattr(matmul, name, value))
+        return (lambda: tuple(getattr(matmul, part) for part in both), lambda value: setattr(matmul, name, value))
 
     precise = [torch.backends, cudnn, getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None), matmul]
     return [
@@ -222,7 +222,7 @@ class CleanState:
         """
         ours = [child for child in _children() if child.pid not in self._children]
         left = psutil.wait_procs(ours, timeout=_PROCESS_LIMIT_S)[1]
-        known = {one.pid: one.name for one in multiprocessing.active_children()}
+        known = {process.pid: process.name for process in multiprocessing.active_children()}
         names = sorted(f"{known.get(child.pid) or _name(child)} ({child.pid})" for child in left)
         for end in (psutil.Process.terminate, psutil.Process.kill):
             for child in left:
@@ -251,8 +251,8 @@ class CleanState:
 def _file_handlers() -> set[tuple[logging.FileHandler, logging.Logger]]:
     """Return what writes a log to a file, and for which logger."""
     loggers = [logging.getLogger(), *logging.Logger.manager.loggerDict.values()]
-    found = [(one, logger) for logger in loggers if isinstance(logger, logging.Logger) for one in logger.handlers]
-    return {(one, logger) for one, logger in found if isinstance(one, logging.FileHandler)}
+    found = [(h, logger) for logger in loggers if isinstance(logger, logging.Logger) for h in logger.handlers]
+    return {(handler, logger) for handler, logger in found if isinstance(handler, logging.FileHandler)}
 
 
 def _end_executors() -> None:

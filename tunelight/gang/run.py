@@ -226,7 +226,7 @@ class ResilientRun:
         if not isinstance(self._state, Training) or self._state.order is not None or self.waits:
             return False
         arrived = next(
-            (one for one in (*self._queue, *self.gang.arrived) if not isinstance(one, Saved | Slow | Stop)), None
+            (event for event in (*self._queue, *self.gang.arrived) if not isinstance(event, Saved | Slow | Stop)), None
         )
         if isinstance(arrived, Report):
             return arrived.number > self.number

@@ -50,8 +50,8 @@ def _prepared(name: str) -> dict[str, Any]:
     data = _prepared_by_python(name)
     if not _names:
         return data
-    for own in ("init_main_from_name", "init_main_from_path"):
-        data.pop(own, None)
+    for key in ("init_main_from_name", "init_main_from_path"):
+        data.pop(key, None)
     # Unpickled in this order, and before multiprocessing sets sys.path.
     return {"sys_path of tunelight": _Path(), "names of tunelight": _Names(), **data}
 
@@ -66,7 +66,7 @@ class _Names:
         try:
             return _play, (cloudpickle.dumps(dict(_names)),)
         except Exception:  # noqa: BLE001 - a function's global may hold a lock by now, and another one is asked for
-            return _play, (cloudpickle.dumps({name: one for name, one in _names.items() if _pickles(one)}),)
+            return _play, (cloudpickle.dumps({name: value for name, value in _names.items() if _pickles(value)}),)
 
 
 def _pickles(value: Any) -> bool:

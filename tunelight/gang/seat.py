@@ -181,15 +181,15 @@ def await_ends(seats: Sequence[Seat]) -> None:
     if not by_node:
         return
     here = by_node.pop(ray.get_runtime_context().get_node_id(), [])
-    there = []
+    elsewhere = []
     for node, pids in by_node.items():
         affinity = NodeAffinitySchedulingStrategy(node, soft=False)
-        there.append(
+        elsewhere.append(
             ray.remote(_all_gone).options(num_cpus=0, max_retries=0, scheduling_strategy=affinity).remote(pids)
         )
     _all_gone(here)
-    if there:
-        ray.wait(there, num_returns=len(there), timeout=2 * _FREE_S)  # of a node that is lost nothing is left
+    if elsewhere:
+        ray.wait(elsewhere, num_returns=len(elsewhere), timeout=2 * _FREE_S)  # of a node that is lost nothing is left
 
 
 def _owner() -> str:
@@ -208,8 +208,8 @@ def _end_process(location: Location, *, only_here: bool) -> None:
         _kill(location.pid)
     if here or only_here:
         return
-    there = NodeAffinitySchedulingStrategy(location.node_id, soft=False)
-    ray.remote(_kill).options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(location.pid)
+    affinity = NodeAffinitySchedulingStrategy(location.node_id, soft=False)
+    ray.remote(_kill).options(num_cpus=0, max_retries=0, scheduling_strategy=affinity).remote(location.pid)
 
 
 def _kill(pid: int) -> None:

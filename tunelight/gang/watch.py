@@ -144,19 +144,19 @@ class SlowWatch:
             return []
         self._began = now if self._began is None else self._began
         self._steps[rank] = [*self._steps.get(rank, ()), *steps][-_MOST_STEPS:]
-        complete = len(self._steps) == size and all(len(one) >= _STEPS for one in self._steps.values())
+        complete = len(self._steps) == size and all(len(last) >= _STEPS for last in self._steps.values())
         if not complete or now - self._began < self.window_s:
             return []
-        own = {one: median(mine for mine, _ in steps) for one, steps in self._steps.items()}
-        whole = {one: median(step for _, step in steps) for one, steps in self._steps.items()}
+        own_times = {peer: median(mine for mine, _ in steps) for peer, steps in self._steps.items()}
+        whole = {peer: median(step for _, step in steps) for peer, steps in self._steps.items()}
         self._began, self._steps = now, {}
         found = []
-        for one, seconds in own.items():
-            others = median(other for peer, other in own.items() if peer != one)
-            slow = seconds > (1 + self.by) * others and seconds - others > _MATTERS * whole[one]
-            self._rows[one] = self._rows.get(one, 0) + 1 if slow else 0
-            if self._rows[one] >= _ROW:
-                found.append(Slow(one, seconds, others))
+        for member, seconds in own_times.items():
+            others = median(other for peer, other in own_times.items() if peer != member)
+            slow = seconds > (1 + self.by) * others and seconds - others > _MATTERS * whole[member]
+            self._rows[member] = self._rows.get(member, 0) + 1 if slow else 0
+            if self._rows[member] >= _ROW:
+                found.append(Slow(member, seconds, others))
         return found
 
 
@@ -245,11 +245,11 @@ def find_missing(of_ranks: Mapping[int, Iterable[Collective]]) -> Finding | None
     """
     groups: dict[str, dict[int, Collective]] = defaultdict(dict)
     for rank, collectives in of_ranks.items():
-        for one in collectives:
-            groups[one.group][rank] = one
+        for collective in collectives:
+            groups[collective.group][rank] = collective
     for lasts in groups.values():
-        foremost = max(one.number for one in lasts.values())
-        waiting = {rank: one for rank, one in sorted(lasts.items()) if one.number == foremost and one.waits}
+        foremost = max(last.number for last in lasts.values())
+        waiting = {rank: last for rank, last in sorted(lasts.items()) if last.number == foremost and last.waits}
         if not waiting:
             continue
         some = next(iter(waiting.values()))
@@ -257,12 +257,12 @@ def find_missing(of_ranks: Mapping[int, Iterable[Collective]]) -> Finding | None
         behind = {rank: lasts[rank].number if rank in lasts else 0 for rank in members if rank not in waiting}
         behind = {rank: number for rank, number in behind.items() if number < foremost}
         if behind:
-            rank = min(behind, key=lambda one: (behind[one], one))
+            rank = min(behind, key=lambda late: (behind[late], late))
             before = f", whose last collective was {lasts[rank]}" if rank in lasts else ""
             return Finding(rank, f"{_ranks(waiting)} in {some}, which rank {rank} has not joined{before}")
-        if len({(one.name, one.sizes) for one in waiting.values()}) > 1:
-            said = "; ".join(f"rank {rank} in {one}" for rank, one in waiting.items())
-            return Finding(max(waiting), f"the ranks wait in collectives that do not fit together: {said}")
+        if len({(last.name, last.sizes) for last in waiting.values()}) > 1:
+            waits = "; ".join(f"rank {rank} in {last}" for rank, last in waiting.items())
+            return Finding(max(waiting), f"the ranks wait in collectives that do not fit together: {waits}")
     return None
 
 

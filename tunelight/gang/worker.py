@@ -351,10 +351,10 @@ class GangWorker:
             if not self._rendezvous.group.settle():
                 self._left = _STUCK  # and what it does on a GPU may never end
                 return True
-            said = self._compiled.end()
+            summary = self._compiled.end()
             self._left += (*late, *self._clean.restore(None if task.job else self._compiled.drop))
-            if said and self._rank == 0 and not task.job:
-                sys.stdout.write(f"{said}\n")
+            if summary and self._rank == 0 and not task.job:
+                sys.stdout.write(f"{summary}\n")
             return not self._rendezvous.group.tidy()
         except Exception as error:  # noqa: BLE001 - of any library that a trial has used
             self._left = (f"a clean-up that failed: {type(error).__name__}: {error}",)
@@ -542,15 +542,15 @@ class Compiled:
         """Return what is worth a line of the trial's log, and drop graphs if there are many."""
         self._trees = share_graph_trees(self._trees)
         now, limit = compiled_graphs(), self._limit
-        made, there = now - self._before, self._before - self._dropped_at
-        said = f"torch.compile made {made} graph{'s' * (made != 1)}" if made else ""
-        if said and there:
-            said += f", beside {there} of earlier trials"
-        full = limit is not None and (versions() or 0) >= limit + there  # torch runs that function eagerly from now on
+        made, earlier = now - self._before, self._before - self._dropped_at
+        summary = f"torch.compile made {made} graph{'s' * (made != 1)}" if made else ""
+        if summary and earlier:
+            summary += f", beside {earlier} of earlier trials"
+        full = limit is not None and (versions() or 0) >= limit + earlier  # torch then runs that function eagerly
         if full or now - self._dropped_at > KEPT:
             self.drop()
-            said = f"{said}; all are dropped after this trial" if said else ""
-        return said
+            summary = f"{summary}; all are dropped after this trial" if summary else ""
+        return summary
 
 
 # --- A worker's exception on the driver ------------------------------------------------------------

@@ -36,11 +36,11 @@ from tunelight.session.session import Session
 class GangLauncher(_Launcher):
     """Runs a Trainer in this process, which is a worker of the gang already. Runs on: worker.
 
-    ``own``: the launcher of a strategy of Lightning's.
+    ``original``: the launcher of a strategy of Lightning's.
     """
 
-    def __init__(self, session: Session, own: _Launcher | None = None) -> None:
-        self._session, self._own = session, own
+    def __init__(self, session: Session, original: _Launcher | None = None) -> None:
+        self._session, self._own = session, original
 
     @property
     def is_interactive_compatible(self) -> bool:
@@ -56,18 +56,18 @@ class GangLauncher(_Launcher):
             _leave_hparams_to_the_sweep(trainer)
             loggers.keep_checkpoints_apart(trainer, self._session.context)
         recovery = None
-        own = None
+        checkpoint = None
         inner = self._session.within_fit(trainer)  # then it is no fit of the trial, and not given its checkpoint
         if trainer.state.fn == TrainerFn.FITTING:
             callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Lightning's, set elsewhere
-            tuning = any(isinstance(one, BatchSizeFinder | LearningRateFinder) and one._early_exit for one in callbacks)
+            tuning = any(isinstance(cb, BatchSizeFinder | LearningRateFinder) and cb._early_exit for cb in callbacks)
             if not (tuning or inner):
-                args, kwargs, own = self._begun(trainer, function, args, kwargs)
+                args, kwargs, checkpoint = self._begun(trainer, function, args, kwargs)
             recovery = recovery_of(trainer)
             if recovery is not None:
-                recovery.install(trainer, own=own is not None, tuning=tuning)
+                recovery.install(trainer, resumes=checkpoint is not None, tuning=tuning)
         try:
-            with _known_rate(trainer) if own is not None else contextlib.nullcontext():
+            with _known_rate(trainer) if checkpoint is not None else contextlib.nullcontext():
                 if self._own is not None:
                     return self._own.launch(function, *args, trainer=trainer, **kwargs)
                 return function(*args, **kwargs)
@@ -126,18 +126,18 @@ def launch_by_gang(session: Session, frame: FrameType | None) -> None:
     if not isinstance(trainer, pl.Trainer) or session.context.wanted > 1:
         return
     strategy: Any = trainer.strategy
-    own = strategy._launcher
-    if isinstance(own, GangLauncher) and own._session is not session:
-        own = own._own  # of an earlier trial, whose strategy this process still has
-    if not isinstance(own, GangLauncher):
-        strategy._launcher = GangLauncher(session, own)
+    launcher = strategy._launcher
+    if isinstance(launcher, GangLauncher) and launcher._session is not session:
+        launcher = launcher._own  # of an earlier trial, whose strategy this process still has
+    if not isinstance(launcher, GangLauncher):
+        strategy._launcher = GangLauncher(session, launcher)
 
 
 @contextlib.contextmanager
 def _known_rate(trainer: pl.Trainer) -> Iterator[None]:
     """Keep LearningRateFinder from searching again: the checkpoint has the rate, which its search would replace."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Lightning's, set elsewhere
-    finders = [one for one in callbacks if isinstance(one, LearningRateFinder)]
+    finders = [callback for callback in callbacks if isinstance(callback, LearningRateFinder)]
     for finder in finders:
         vars(finder)["on_fit_start"] = lambda *_: None
     try:
@@ -206,7 +206,7 @@ def _fit_end(trainer: pl.Trainer) -> None:
 @contextlib.contextmanager
 def _without_reports(trainer: Any) -> Iterator[None]:
     callbacks = trainer.callbacks
-    trainer.callbacks = [one for one in callbacks if not isinstance(one, Reporting)]
+    trainer.callbacks = [callback for callback in callbacks if not isinstance(callback, Reporting)]
     try:
         yield
     finally:
@@ -229,7 +229,7 @@ def hold(trainer: Any, kind: type[Callback], *, loggers: bool) -> None:
         trainer.callbacks, trainer.datamodule = callbacks, data
 
     strategy.on_exception = on_exception
-    trainer.callbacks = [one for one in callbacks if not isinstance(one, kind)]
+    trainer.callbacks = [callback for callback in callbacks if not isinstance(callback, kind)]
     trainer.datamodule = None if kind is Callback else data
 
 

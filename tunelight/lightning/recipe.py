@@ -46,7 +46,7 @@ class Recipe:
         if "logger" in args:
             args["logger"] = _made(args["logger"])
         callbacks = callbacks_of(args)
-        args.setdefault("enable_checkpointing", any(isinstance(one, Checkpoint) for one in callbacks))
+        args.setdefault("enable_checkpointing", any(isinstance(callback, Checkpoint) for callback in callbacks))
         report = TuneReportCheckpointCallback() if self.checkpoints else TuneReportCallback()
         args["callbacks"] = [*callbacks, report]
         module = self.model(**parts["model"])
@@ -147,5 +147,5 @@ def _made(logger: Any) -> Any:
     from tunelight.compat.lightning import Logger
 
     if isinstance(logger, list | tuple):
-        return [_made(one) for one in logger]
+        return [_made(item) for item in logger]
     return logger() if callable(logger) and not isinstance(logger, Logger) else logger

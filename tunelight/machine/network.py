@@ -30,9 +30,9 @@ def addresses() -> dict[str, tuple[str, ...]]:
 
 def no_such_address(address: str) -> str:
     """Return the error for an address that this node does not have, with those that it has."""
-    there = "; ".join(f"{name}: {', '.join(held)}" for name, held in addresses().items() if held)
+    listed = "; ".join(f"{name}: {', '.join(held)}" for name, held in addresses().items() if held)
     return (
-        f"{os.uname().nodename} is {address} to Ray, an address that none of its network interfaces has ({there}), so "
+        f"{os.uname().nodename} is {address} to Ray, an address that none of its network interfaces has ({listed}), so "
         "its gang cannot meet there. Start Ray on that node with --node-ip-address= one of these, which the other "
         "nodes reach."
     )

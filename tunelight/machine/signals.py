@@ -23,13 +23,13 @@ GRACE_S: Final = 25.0
 
 def grace_s() -> float:
     """Return how long trials may take to leave, in seconds. Raises: SettingsError where the variable is no number."""
-    said = os.environ.get(GRACE_VARIABLE, GRACE_S)
+    given = os.environ.get(GRACE_VARIABLE, GRACE_S)
     try:
-        seconds = float(said)
+        seconds = float(given)
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds < math.inf:
-        raise SettingsError(f"{GRACE_VARIABLE} must be a number of seconds, 0 or more, not {said!r}.")
+        raise SettingsError(f"{GRACE_VARIABLE} must be a number of seconds, 0 or more, not {given!r}.")
     return seconds
 
 
@@ -66,9 +66,9 @@ class StopSignals:
             raise KeyboardInterrupt
         self.received = received = signal.Signals(number)
         again = "A second Ctrl-C" if received is signal.SIGINT else "A second signal"
-        said = _STOPPING.format(again=again)
+        advice = _STOPPING.format(again=again)
         graceful = received is signal.SIGTERM and self.graceful
-        text = _LEAVING if graceful else said if received is signal.SIGINT else f"{received.name}. {said}"
+        text = _LEAVING if graceful else advice if received is signal.SIGINT else f"{received.name}. {advice}"
         try:
             self._say(text)
         except (Exception, SystemExit):  # noqa: BLE001 - in the middle of another line, or standard output is closed

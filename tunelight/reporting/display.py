@@ -465,7 +465,7 @@ def workers_in_use(state: SweepState) -> int:
 
 def rungs_line(state: SweepState) -> str:
     """Return how many trials reached each rung and went past it; empty if no rungs are known."""
-    parts = [f"{one['at']:g}: {one['passed']} of {one['reached']} passed" for one in rungs(state) if one["reached"]]
+    parts = [f"{row['at']:g}: {row['passed']} of {row['reached']} passed" for row in rungs(state) if row["reached"]]
     return f"rungs  {'   '.join(parts)}" if parts else ""
 
 

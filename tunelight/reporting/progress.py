@@ -69,9 +69,9 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
             return
         if self._waits is not None and self._clock() - self._asked >= _ASK_S:
             self._asked = self._clock()
-            if said := self._waits():
+            if text := self._waits():
                 self._waits = None
-                self.say(said)
+                self.say(text)
         if self._steps is not None and self._display.view.animated and self._state.trials:
             self._begin()  # in its place the table
         if self._steps is None or not self._display.view.animated:

@@ -224,7 +224,7 @@ class ASHA(GangScheduler):
 def _ascending(milestones: Sequence[float], brackets: int) -> list[float]:
     """Return milestones as a list. Raises: SettingsError unless they are ascending numbers above 0."""
     found = list(milestones) if isinstance(milestones, Sequence) and not isinstance(milestones, str) else []
-    numbers = [one for one in found if isinstance(one, int | float) and not isinstance(one, bool)]
+    numbers = [value for value in found if isinstance(value, int | float) and not isinstance(value, bool)]
     if (
         not found
         or numbers != found

@@ -108,8 +108,8 @@ class ElasticASHA(GangScheduler):
     def prepare(self, sweep: SweepFacts) -> None:
         """Let gangs grow to the sweep's largest at most, and leave CPUs free for its datasets."""
         super().prepare(sweep)
-        own, largest = self._growth.max_workers, sweep.max_workers
-        self._growth.max_workers = largest if largest is None or own is None else min(own, largest)
+        limit, largest = self._growth.max_workers, sweep.max_workers
+        self._growth.max_workers = largest if largest is None or limit is None else min(limit, largest)
         self._growth.ledger.kept_cpus = sweep.data_cpus
         self.clock = sweep.clock or self.clock
 
@@ -507,8 +507,8 @@ class Growth:
 
     def heard(self, member: Member, result: Mapping[str, Any]) -> None:
         """Learn from a report how many workers the trial has, and their speed."""
-        said = to_number(result.get(_WORKERS))
-        workers = int(said) if said and math.isfinite(said) else member.target_workers
+        reported = to_number(result.get(_WORKERS))
+        workers = int(reported) if reported and math.isfinite(reported) else member.target_workers
         second = to_number(result.get("time_total_s"))
         if second is not None:
             self.speed.heard(member.pace, member.progress, second, workers)
@@ -562,7 +562,7 @@ class Growth:
     def _shrink(self, missing: int) -> None:
         """Free ``missing`` workers, those included that are about to be released."""
         missing -= sum(self._giving.values())
-        for member in sorted(self._grown.values(), key=lambda one: (one.target, -one.loss)):
+        for member in sorted(self._grown.values(), key=lambda grown: (grown.target, -grown.loss)):
             if missing <= 0:
                 return
             least = member.resources.workers if member.resources else 1

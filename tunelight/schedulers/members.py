@@ -65,7 +65,7 @@ class Ledger:
             self.release(trial_id)
             extra = max(workers - resources.workers, 0)
             each = zip(resources.total, resources.per_worker, strict=True)
-            self._held[trial_id] = tuple(total + extra * one for total, one in each)
+            self._held[trial_id] = tuple(total + extra * per_worker for total, per_worker in each)
             self._used = tuple(map(sum, zip(self._used, self._held[trial_id], strict=True)))
 
     def release(self, trial_id: str) -> None:

@@ -265,10 +265,10 @@ class GangPBT(GangScheduler):
 
     def _undo_failed_change(self, trial: Trial, result: Mapping[str, Any]) -> None:
         """Undo a change that could not be made: the parent's state was gone, and it had no checkpoint."""
-        told = self._before.pop(trial.trial_id, None)
-        if told is None or result.get(_ADOPTED) != "none":
+        before = self._before.pop(trial.trial_id, None)
+        if before is None or result.get(_ADOPTED) != "none":
             return
-        number, config = told
+        number, config = before
         trial.set_config(config)
         self.num_exploits -= 1
         pass_to_heads(trial, adopted=None)
@@ -289,14 +289,14 @@ class GangPBT(GangScheduler):
         """Return the members that will report again; Tune adds ended trials, too, when it restores a sweep."""
         trials = self._trials
         return {
-            key: one
-            for key, one in self._members.items()
-            if not one.ended and not (key in trials and trials[key].is_finished())
+            key: member
+            for key, member in self._members.items()
+            if not member.ended and not (key in trials and trials[key].is_finished())
         }
 
     def _ahead(self, member: _Member) -> bool:
         """Tell whether a member has to wait for the slowest."""
-        slowest = min((one.reports for one in self._alive().values()), default=member.reports)
+        slowest = min((other.reports for other in self._alive().values()), default=member.reports)
         return member.reports - slowest > self._lead
 
     def _must_yield(self, tune_controller: Any, trial: Trial) -> bool:
@@ -304,10 +304,10 @@ class GangPBT(GangScheduler):
         size, resources = cluster_size(tune_controller), TrialResources.of(trial)
         if size is None or resources is None:
             return False
-        live = [one for one in tune_controller.get_live_trials() if not one.is_finished()]
-        waiting = [one for one in live if one is not trial and one.status in (Trial.PENDING, Trial.PAUSED)]
+        live = [other for other in tune_controller.get_live_trials() if not other.is_finished()]
+        waiting = [other for other in live if other is not trial and other.status in (Trial.PENDING, Trial.PAUSED)]
         room = all(len(live) * need <= have + 1e-6 for have, need in zip(size, resources.total, strict=True))
-        return not room and any(self._reports(one)[0] <= self._reports(trial)[0] for one in waiting)
+        return not room and any(self._reports(other)[0] <= self._reports(trial)[0] for other in waiting)
 
     def _reports(self, trial: Any) -> tuple[int, int]:
         """Return how much a trial has had of the cluster, as a sort key."""
@@ -373,7 +373,7 @@ def default_mutations(domains: Mapping[str, Any]) -> Mutations:
 
     def is_real(kind: Kind, domain: Any) -> bool:
         values = kind.choices(domain)
-        return kind.number is float if values is None else all(type(one) is float for one in values)
+        return kind.number is float if values is None else all(type(value) is float for value in values)
 
     kinds = {key: kind_of(domain) for key, domain in domains.items() if key.partition(".")[0] not in _BUILT_ONCE}
     return Mutations({key: domains[key] for key, kind in kinds.items() if is_real(kind, domains[key])})

@@ -43,10 +43,10 @@ def build_searcher(space: SearchSpace, settings: Settings, folder: Path | None =
     searcher.tried.once = _trains_once(space, settings)
     asked = _asked(space, settings)
     if searcher.tried.once and (trials := count_trials(space, settings)) <= asked:
-        there, all_found = all_of(space, asked)
+        found, all_found = all_of(space, asked)
         if all_found:
             more = "" if trials == asked else f": num_samples={settings.num_samples} would train some of them again"
-            note = f"each of the space's {len(there)} configurations is trained once{more}"
+            note = f"each of the space's {len(found)} configurations is trained once{more}"
             _note(searcher, f"{note} (repeats= trains the best again)")
     return searcher
 
@@ -60,10 +60,10 @@ def count_trials(space: SearchSpace, settings: Settings) -> int:
     asked = _asked(space, settings)
     if not _trains_once(space, settings):
         return asked
-    there, all_found = all_of(space, asked)
+    found, all_found = all_of(space, asked)
     given = [alike(values) for values in _baselines(space, settings)]
     again = len(given) - len(set(given))  # those that stand there twice are meant
-    return min(asked, len(there.union(given)) + again) if all_found else asked
+    return min(asked, len(found.union(given)) + again) if all_found else asked
 
 
 def _asked(space: SearchSpace, settings: Settings) -> int:
@@ -153,11 +153,11 @@ def _blind(name: str, space: SearchSpace, settings: Settings) -> BlindSearcher:
     if name == "grid":
         searcher = GridSearcher(space, metric, mode)
         asked = _asked(space, settings)
-        there, all_found = all_of(space, max(asked, _COUNTED))
-        if len(there) > asked:
+        found, all_found = all_of(space, max(asked, _COUNTED))
+        if len(found) > asked:
             _log.warning(
                 "The grid has %s configurations, of which num_samples=%s tries the first %s.",
-                len(there) if all_found else f"more than {_COUNTED:,}",
+                len(found) if all_found else f"more than {_COUNTED:,}",
                 settings.num_samples,
                 asked,
             )

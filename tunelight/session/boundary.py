@@ -549,11 +549,11 @@ class Agreement:
         lost = [0] if refused else []
         for rank in range(1, self._place.world_size) if folder else ():
             turn = f"part {count}/{rank}"
-            said = await_message(self._channel, [turn], PART_LIMIT_S, lambda: self._mailbox.aborted)
-            if said is None:
+            message = await_message(self._channel, [turn], PART_LIMIT_S, lambda: self._mailbox.aborted)
+            if message is None:
                 late = f"Rank {rank} has not written its part of a folder within {PART_LIMIT_S:.0f} s after rank 0"
                 raise GangError(f"{late}: every rank has to pass checkpoint=.")
-            lost += [rank] if said == _SKIP else []
+            lost += [rank] if message == _SKIP else []
         return next(iter(lost), None)
 
     def agree(self, key: str, value: str, number: int, *, end: str = "", past: str = "") -> str:

@@ -84,7 +84,7 @@ def flag_or_names(name: str, value: Any) -> bool | tuple[str, ...]:
     """Check True, False, or names in a list."""
     if isinstance(value, bool):
         return value
-    if not isinstance(value, list | tuple) or not all(isinstance(one, str) and one for one in value):
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) and item for item in value):
         raise SettingsError(f"{name} must be true, false or a list of names, not {value!r}.")
     return tuple(value)
 
@@ -252,10 +252,10 @@ def arguments(name: str, value: Any) -> tuple[str, ...]:
     """Return a script's arguments as text."""
     if isinstance(value, str):
         raise SettingsError(f"{name} must be a list of arguments, {shlex.split(value)!r}, not a text.")
-    for one in _list(name, value):
-        if isinstance(one, bool) or not isinstance(one, str | int | float | os.PathLike):
-            raise SettingsError(f"{name} must be a list of texts and numbers, and holds {one!r}.")
-    return tuple(str(one) for one in value)
+    for item in _list(name, value):
+        if isinstance(item, bool) or not isinstance(item, str | int | float | os.PathLike):
+            raise SettingsError(f"{name} must be a list of texts and numbers, and holds {item!r}.")
+    return tuple(str(item) for item in value)
 
 
 def style(name: str, value: Any) -> str:
@@ -320,7 +320,7 @@ def check_trainer_argument(
     alone = workers in (None, 1) and not (words.get("extra_cpu") or words.get("extra_gpu"))
     if name == "strategy" and not (_is_ours(value) or (alone and not isinstance(value, str))):
         text = value if isinstance(value, str) else type(value).__name__
-        replacing = (name for name, one in BACKENDS.items() if text.lower().startswith(one.replaces))
+        replacing = (name for name, spec in BACKENDS.items() if text.lower().startswith(spec.replaces))
         backend = next(replacing, "ddp")
         raise SettingsError(
             f"The Trainer gets strategy={value!r}, but the Trainer of a sweep with model= trains on its trial's "
@@ -346,7 +346,7 @@ def check_trainer_argument(
 
 def _is_ours(value: Any) -> bool:
     if isinstance(value, Mapping):
-        return str(value.get("class_path")).rpartition(".")[2] in {one.strategy_name for one in BACKENDS.values()}
+        return str(value.get("class_path")).rpartition(".")[2] in {spec.strategy_name for spec in BACKENDS.values()}
     return any(base.__module__.startswith("tunelight.lightning.strategies") for base in type(value).__mro__)
 
 

@@ -49,8 +49,8 @@ def maker(name: str) -> Callable[..., Any]:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
-            one = f"tl.{name}([{', '.join(map(repr, args))}])" if is_list and len(args) > 1 else None
-            hint = f"Give the values as one list: {one}." if one else f"It takes: {', '.join(kind.arguments)}."
+            listed = f"tl.{name}([{', '.join(map(repr, args))}])" if is_list and len(args) > 1 else None
+            hint = f"Give the values as one list: {listed}." if listed else f"It takes: {', '.join(kind.arguments)}."
             raise ArgumentError(f"tl.{name}() cannot be called so: {error}. {hint}") from None
         with placed(f"tl.{name}: "):
             if is_list:

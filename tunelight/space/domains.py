@@ -185,16 +185,16 @@ def describe(domain: Any, when: When | None = None) -> Any:
     """Return a domain as plain data, which is read back: {"loguniform": [1e-4, 1e-1]}; a fixed value as itself."""
     kind = kind_of(domain)
     arguments = kind.spell(domain)
-    told = {kind.name: to_plain_config(arguments[0] if len(kind.arguments) == 1 else arguments)}
-    value = told[kind.name]
+    plain = {kind.name: to_plain_config(arguments[0] if len(kind.arguments) == 1 else arguments)}
+    value = plain[kind.name]
     if kind.role == "fixed" and when is None and not isinstance(value, list | Mapping) and not _calls(value):
         return value
     if when is not None:
-        told["when"] = {
+        plain["when"] = {
             key: to_plain_config(wanted[0] if len(wanted) == 1 and not isinstance(wanted[0], list | tuple) else wanted)
             for key, wanted in when.items()
         }
-    return told
+    return plain
 
 
 # --- Conditions: ``when: {model.optimizer: sgd}``, values that other keys must have for a key to be drawn

@@ -185,13 +185,13 @@ def read_outline(file: YamlFile) -> dict[str, Any]:
     for name, value in file.data.items():
         inner = value if isinstance(value, Mapping) else {}
         if name not in (*_BESIDE, *NAMES):
-            told = unknown("there is no key", str(name), [*_BESIDE, *NAMES])
+            mistake = unknown("there is no key", str(name), [*_BESIDE, *NAMES])
             if set(inner) & KINDS.keys():
                 mistakes.append(
                     SpaceError(f"{file.where((str(name),))}{name}: a domain must stand under `space:`, not beside it.")
                 )
             else:
-                mistakes.append(SettingsError(f"{file.where((str(name),))}{told}"))
+                mistakes.append(SettingsError(f"{file.where((str(name),))}{mistake}"))
             continue
         try:
             found[name] = value if name in _BESIDE else check_setting(name, value)
@@ -285,8 +285,8 @@ def find(given: str | os.PathLike[str]) -> Path:
             f"{path} is a Python file, and a search space is a YAML file (with `train: {path.stem}:train` in it). A "
             f"script that calls tl.run itself is run by python: python {path}"
         )
-    there = os.path.isfile(path)  # noqa: PTH113 - Path's own raises where a name is too long
-    if path.suffix in _SUFFIXES or len(path.parts) > 1 or there or not isinstance(given, str):
+    is_file = os.path.isfile(path)  # noqa: PTH113 - Path's own raises where a name is too long
+    if path.suffix in _SUFFIXES or len(path.parts) > 1 or is_file or not isinstance(given, str):
         return path
     if given in names():
         return folder() / f"{given}.yaml"

@@ -46,13 +46,13 @@ class Parameter:
         """Return what the study's sampler suggests for a trial."""
         from optuna.distributions import FloatDistribution, IntDistribution
 
-        one: Any = self.distribution
-        if isinstance(one, FloatDistribution):
-            value = trial.suggest_float(self.key, one.low, one.high, step=one.step, log=one.log)
+        dist: Any = self.distribution
+        if isinstance(dist, FloatDistribution):
+            value = trial.suggest_float(self.key, dist.low, dist.high, step=dist.step, log=dist.log)
             return value if self.domain is None else self.domain.value(value)
-        if isinstance(one, IntDistribution):
-            return trial.suggest_int(self.key, one.low, one.high, step=one.step, log=one.log)
-        chosen: Any = trial.suggest_categorical(self.key, one.choices)
+        if isinstance(dist, IntDistribution):
+            return trial.suggest_int(self.key, dist.low, dist.high, step=dist.step, log=dist.log)
+        chosen: Any = trial.suggest_categorical(self.key, dist.choices)
         return chosen if self.choices is None else self.choices[chosen]
 
     def stored(self, value: Any) -> Any:
@@ -278,7 +278,7 @@ class _Values(Kind):
 
     def mutate(self, domain: Any, value: Any, rng: RandomState, resample: float, factors: Sequence[float]) -> Any:
         values, again = domain.categories, rng.random_sample() < resample
-        place = next((index for index, one in enumerate(values) if one == value), None)
+        place = next((index for index, choice in enumerate(values) if choice == value), None)
         if again or place is None:
             return values[rng.randint(len(values))]
         beside = [index for index in (place - 1, place + 1) if 0 <= index < len(values)]
@@ -394,10 +394,10 @@ def refuse_domains(name: str, value: Any) -> None:
 
 def without_commas(listed: Sequence[Any]) -> str | None:
     """Return arguments with their commas, where one of them is text that holds several numbers; else None."""
-    words = [one.split() if isinstance(one, str) else [str(one)] for one in listed]
+    words = [arg.split() if isinstance(arg, str) else [str(arg)] for arg in listed]
     single = all(len(parts) == 1 for parts in words)
     numbers = (re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?;?", word.lower()) for parts in words for word in parts)
-    texts = len(words) > 1 and all(isinstance(one, str) for one in listed)
+    texts = len(words) > 1 and all(isinstance(arg, str) for arg in listed)
     if single or texts or not all(numbers):
         return None
     return ", ".join(word.rstrip(";") for parts in words for word in parts)

@@ -72,7 +72,7 @@ class Objects:
         if _is_plain(value):
             return value
         known = self._known.get(key, [])
-        return next((plain for plain, one in known if equal(one, value)), to_plain_config(value))
+        return next((plain for plain, obj in known if equal(obj, value)), to_plain_config(value))
 
     def add(self, key: str, values: Iterable[Any]) -> list[Any]:
         """Return what stands for the choices of a key, for no two objects the same; these are known from now on."""
@@ -80,7 +80,7 @@ class Objects:
         known = self._known.get(key, [])
         for value in map(_number, values):
             plain = self.plain(key, value)
-            if not _is_plain(value) and not any(equal(one, value) for _, one in known):
+            if not _is_plain(value) and not any(equal(obj, value) for _, obj in known):
                 first, number = plain, 1
                 while any(_identical(plain, other) for other in (*found, *(taken for taken, _ in known))):
                     number += 1
@@ -93,7 +93,7 @@ class Objects:
         """Return the object that plain data of a key stands for; the data itself if it stands for none."""
         if not _is_plain(plain):
             return plain
-        return next((one for known, one in self._known.get(key, ()) if _identical(known, plain)), plain)
+        return next((obj for known, obj in self._known.get(key, ()) if _identical(known, plain)), plain)
 
     def restored(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return a configuration, nested or dotted, with the objects that its plain data stands for."""
@@ -106,7 +106,7 @@ class Objects:
 
     def described(self) -> dict[str, list[list[Any]]]:
         """Return pairs of plain data and :func:`reference` by key, for a record."""
-        return {key: [[plain, reference(one)] for plain, one in known] for key, known in self._known.items()}
+        return {key: [[plain, reference(obj)] for plain, obj in known] for key, known in self._known.items()}
 
     @classmethod
     def recalled(cls, described: Any, *, strict: bool = False, imported: bool = False) -> Objects:
@@ -118,9 +118,9 @@ class Objects:
             imported: take only what is in modules that this process has imported already, and run no others' code.
         """
         new = cls()
-        for key, plain, one in references(described):
+        for key, plain, ref in references(described):
             try:
-                found = rebuilt(one, imported=imported)
+                found = rebuilt(ref, imported=imported)
             except (ImportPathError, SpaceError) as error:
                 if strict:
                     raise SpaceError(
@@ -158,12 +158,12 @@ def _reference(value: Any) -> Any:
     if _is_plain(value) and not isinstance(value, list | dict):
         return {"value": value}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {one.name: _reference(getattr(value, one.name)) for one in dataclasses.fields(value) if one.init}
+        fields = {f.name: _reference(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
         return {"dataclass": import_path(type(value)), "fields": fields}
     if type(value) in (tuple, list):
-        return {type(value).__name__: [_reference(one) for one in value]}
+        return {type(value).__name__: [_reference(item) for item in value]}
     if type(value) is dict and all(isinstance(key, str) for key in value):
-        return {"dict": {key: _reference(one) for key, one in value.items()}}
+        return {"dict": {key: _reference(item) for key, item in value.items()}}
     if callable(value) and hasattr(value, "__qualname__"):
         return import_path(value)
     raise SpaceError(f"{value!r} has no import path.")
@@ -185,15 +185,15 @@ def rebuilt(described: Any, *, imported: bool = False) -> Any:
             kind = _load(path, imported)
             if isinstance(kind, type) and dataclasses.is_dataclass(kind):
                 try:
-                    return kind(**{name: rebuilt(one, imported=imported) for name, one in fields.items()})
+                    return kind(**{name: rebuilt(field, imported=imported) for name, field in fields.items()})
                 except Exception as error:  # its own code runs, which may raise anything
                     raise SpaceError(f"{path} cannot be made again: {type(error).__name__}: {error}.") from error
         case {"tuple": list() as parts}:
-            return tuple(rebuilt(one, imported=imported) for one in parts)
+            return tuple(rebuilt(part, imported=imported) for part in parts)
         case {"list": list() as parts}:
-            return [rebuilt(one, imported=imported) for one in parts]
+            return [rebuilt(part, imported=imported) for part in parts]
         case {"dict": dict() as parts}:
-            return {key: rebuilt(one, imported=imported) for key, one in parts.items()}
+            return {key: rebuilt(part, imported=imported) for key, part in parts.items()}
         case {"value": value}:
             return value
     raise SpaceError("it can neither be imported nor made again.")
@@ -208,9 +208,9 @@ def _load(path: str, imported: bool) -> Any:
 def _is_plain(value: Any) -> bool:
     """Tell whether a value is the same after a round trip through JSON."""
     if type(value) is list:
-        return all(_is_plain(one) for one in value)
+        return all(_is_plain(item) for item in value)
     if type(value) is dict:
-        return all(type(key) is str and _is_plain(one) for key, one in value.items())
+        return all(type(key) is str and _is_plain(item) for key, item in value.items())
     return type(value) in _EXACT
 
 
@@ -219,17 +219,17 @@ def _number(value: Any) -> Any:
     return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
 
 
-def equal(one: Any, other: Any) -> bool:
+def equal(value: Any, other: Any) -> bool:
     """Tell whether two values are equal, and of one type."""
     try:
-        return one is other or (type(one) is type(other) and bool(one == other))
+        return value is other or (type(value) is type(other) and bool(value == other))
     except Exception:  # noqa: BLE001 - an array, or a class that cannot compare
         return False
 
 
-def _identical(one: Any, other: Any) -> bool:
+def _identical(value: Any, other: Any) -> bool:
     """Tell whether plain data is the same: 1, 1.0 and true differ."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    return json.dumps(value, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def _copied(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -325,8 +325,8 @@ class Grid:
             return self._indices.get(alike({key: values[key] for key in self._axes if key in values}))
         index = 0
         for key, axis in self._axes.items():
-            told = alike(values[key]) if key in values else None
-            place = next((place for place, value in enumerate(axis) if alike(value) == told), None)
+            wanted = alike(values[key]) if key in values else None
+            place = next((place for place, value in enumerate(axis) if alike(value) == wanted), None)
             if place is None:
                 return None
             index = index * len(axis) + place
@@ -353,9 +353,9 @@ def same(value: Any, wanted: Any) -> bool:
 def alike(value: Any) -> str:
     """Return text that equal values share: 1 and 1.0 do, 1 and True do not, nor do numbers and text."""
     if isinstance(value, Mapping):
-        return repr(sorted((str(key), alike(one)) for key, one in value.items()))
+        return repr(sorted((str(key), alike(item)) for key, item in value.items()))
     if isinstance(value, list | tuple):
-        return repr([alike(one) for one in value])
+        return repr([alike(item) for item in value])
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value) if isinstance(value, int) else f"{value:.0f}" if value.is_integer() else f"{value:.12g}"
     return repr(value)

@@ -293,9 +293,9 @@ class SearchSpace:
         new._paths = {key: new._paths[key] for key in new.domains}
         new._grid = new._make_grid()
         if "baselines" in self.settings:
-            told = [self.dotted(config) for config in self.settings["baselines"]]
-            told = [config | {key: fixed[key].categories[0] for key in fixed if key in config} for config in told]
-            new.settings = {**self.settings, "baselines": tuple(self.written(config) for config in told)}
+            dotted = [self.dotted(config) for config in self.settings["baselines"]]
+            dotted = [config | {key: fixed[key].categories[0] for key in fixed if key in config} for config in dotted]
+            new.settings = {**self.settings, "baselines": tuple(self.written(config) for config in dotted)}
         return new
 
     def is_fixed(self, key: str) -> bool:
@@ -389,7 +389,7 @@ class SearchSpace:
             if self.kinds[key].number and (isinstance(value, bool) or not isinstance(value, Real)):
                 return f"holds {key}={value!r}, which must be a number."
             choices = list(self._choices(key)) if self._is_plain and key in self.objects else []
-            if choices and not any(same(value, one) for one in choices):
+            if choices and not any(same(value, choice) for choice in choices):
                 return f"holds {key}={value!r}, which is not one of its choices: {', '.join(map(repr, choices))}."
             if self.is_fixed(key) and not same(value, self.domains[key].categories[0]):
                 return f"holds {key}={value!r}, and the space keeps it fixed at {self.domains[key].categories[0]!r}."
@@ -457,8 +457,8 @@ class SearchSpace:
         return values
 
     def __repr__(self) -> str:
-        told = {**({"require": self.require} if self._constraints else {}), **self.settings}
-        settings = "".join(f", {name}={value!r}" for name, value in told.items())
+        given = {**({"require": self.require} if self._constraints else {}), **self.settings}
+        settings = "".join(f", {name}={value!r}" for name, value in given.items())
         return f"SearchSpace({self.describe()}{settings})"
 
 

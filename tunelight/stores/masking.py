@@ -60,13 +60,13 @@ def masked_command(command: list[str]) -> list[str]:
     return shown
 
 
-def masked_settings(told: Mapping[str, Any]) -> dict[str, Any]:
+def masked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a sweep's settings as sweep.yaml may hold them.
 
     Variables of ``runtime_env`` keep their names, not their values; URLs and values of keys such as ``password`` are
     masked. Search space and configurations are unchanged: they must be known exactly.
     """
-    shown = {name: value if name in _AS_IT_IS else _plain(value) for name, value in told.items()}
+    shown = {name: value if name in _AS_IT_IS else _plain(value) for name, value in settings.items()}
     variables = (shown.get("runtime_env") or {}).get(_ENV_VARS) if isinstance(shown.get("runtime_env"), dict) else None
     if isinstance(variables, dict):
         shown["runtime_env"][_ENV_VARS] = dict.fromkeys(variables, MASK)

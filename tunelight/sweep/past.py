@@ -84,8 +84,8 @@ class SavedSweep:
             if name != "enqueued" and getattr(settings, name) == kept[0] != kept[1]
         }
         if changed:
-            said = ", ".join(f"{name}={value!r}" for name, value in changed.items())
-            _log.warning("%s: set by command while the sweep ran, and still so.", said)
+            listed = ", ".join(f"{name}={value!r}" for name, value in changed.items())
+            _log.warning("%s: set by command while the sweep ran, and still so.", listed)
         if settings.evaluation is None:
             changed["evaluation"] = self.sweep_file.get("evaluation")
         return replace(settings, **changed, baselines=(*settings.baselines, *enqueued))
@@ -199,9 +199,9 @@ def changed_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
 
 def _take(config: Any, configs: list[Any]) -> bool:
     """Remove a configuration from a list; return whether it was there."""
-    if there := config in configs:
+    if found := config in configs:
         configs.remove(config)
-    return there
+    return found
 
 
 def _space_differs(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:

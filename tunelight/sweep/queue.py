@@ -199,7 +199,7 @@ class SweepSearch(SearchAlgorithm):
         The search has to be over, and all of its trials have ended.
         """
         trials = self.book.state.trials
-        competing = (trials[one].repeats is None and trials[one].branch is None for one in self._live)
+        competing = (trials[trial_id].repeats is None and trials[trial_id].branch is None for trial_id in self._live)
         if self._repeats is None or not self._over or self._again or any(competing):
             return None
         return next(iter(self._plan[0]), None)
@@ -389,14 +389,14 @@ def result_of(trial: TrialState, now: float | None = None) -> dict[str, Any]:
 
     ``now``: when it was recorded (None: the trial does not run).
     """
-    told = {
+    result = {
         "trial_id": trial.id,
         "done": False,
         "time_total_s": trial.seconds if now is None else trial.elapsed(now),
         TRAINING_ITERATION: trial.number,
         RESULT_KEY: {"workers": trial.workers, "seconds": trial.trained},
     }
-    return flattened({**(trial.history[-1] if trial.history else {}), **told})
+    return flattened({**(trial.history[-1] if trial.history else {}), **result})
 
 
 def adoption_of(trial: TrialState, state: SweepState) -> Adoption | None:

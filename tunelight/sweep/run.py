@@ -441,8 +441,8 @@ def _parts(
         yield search, steering.scheduler, callbacks
     finally:
         control.signals.graceful = False
-        for one in (*written, shown, *output):
-            one.close()
+        for callback in (*written, shown, *output):
+            callback.close()
         if tracking is not None:
             tracking.close({trial.id: trial.state for trial in record.state.trials.values()})
 
@@ -618,12 +618,12 @@ class FailFast(Callback):  # type: ignore[misc,unused-ignore]
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         """Take a report or a trial's error."""
-        own = result.get(RESULT_KEY) or {}
-        if metrics := own.get("metrics"):
+        extras = result.get(RESULT_KEY) or {}
+        if metrics := extras.get("metrics"):
             self._first.report()
             self._reported = list(metrics)
             self._unseen = [name for name in self._unseen if not _holds(metrics, name)]
-        elif error := own.get("error"):
+        elif error := extras.get("error"):
             known = {key: error[key] for key in ("rank", "node", "type_name", "message", "traceback") if key in error}
             self._first.fail(trial.trial_id, WorkerError(**known, cause=error.get("cause", "exception")))
 

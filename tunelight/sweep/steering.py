@@ -132,7 +132,7 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
 
     def _carry_out_all(self, trials: list[Any]) -> None:
         try:
-            commands = [one for one in self._commands.drain() if one.id not in self._record.state.answers]
+            commands = [sent for sent in self._commands.drain() if sent.id not in self._record.state.answers]
         except OSError as error:
             self._record.record.complain(error)
             return
@@ -177,14 +177,14 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             from_best = self._space.dotted(trial.config_at(best.training_iteration))
         self._space.check_baselines([config], from_best, "The configuration")
         given, whole = self._space.filled(config), self._space.filled(config, from_best)
-        said = ""
+        origin = ""
         if best is not None and (taken := self._space.dotted(whole).keys() - self._space.dotted(given).keys()):
-            config, said = whole, f" ({', '.join(sorted(taken))} as in trial {best.trial}, the best)"
+            config, origin = whole, f" ({', '.join(sorted(taken))} as in trial {best.trial}, the best)"
         self._search.enqueue(whole)
         known = [*(self._sweep_file.get("baselines") or ()), config]
         self._steered["enqueued"] = [*(self._steered.get("enqueued") or ()), config]
         kept = self._keep(baselines=known, num_samples=self._search.num_samples)
-        return f"enqueued by command: {self._space.dotted(config)}{said}{kept}"
+        return f"enqueued by command: {self._space.dotted(config)}{origin}{kept}"
 
     def _set(self, command: Command, trials: dict[str, Any]) -> str:
         for name in command.arguments:
@@ -195,8 +195,8 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             self._search.extend(checked["num_samples"] * self._space.grid_size)
         if "max_concurrent" in checked:
             self._search.limit(checked["max_concurrent"])
-        said = ", ".join(f"{name}={value}" for name, value in checked.items())
-        return f"set by command: {said}{self._keep(**checked)}"
+        values = ", ".join(f"{name}={value}" for name, value in checked.items())
+        return f"set by command: {values}{self._keep(**checked)}"
 
     def _branch(self, command: Command, trials: dict[str, Any]) -> str:
         known = self._record.state.trials

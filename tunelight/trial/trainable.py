@@ -298,8 +298,8 @@ class GangTrainable(Trainable):
 
     def _over(self, error: WorkerError, state: str) -> dict[str, Any]:
         """Return the result that ends a trial in a state, with its error."""
-        told = {**self._extras(None), "error": {**masked_error(error.asdict()), "state": state}}
-        return {DONE: True, TRAINING_ITERATION: self._trial.number, RESULT_KEY: told}
+        outcome = {**self._extras(None), "error": {**masked_error(error.asdict()), "state": state}}
+        return {DONE: True, TRAINING_ITERATION: self._trial.number, RESULT_KEY: outcome}
 
     def _extras(self, report: Report | None) -> dict[str, Any]:
         """Return the part of a result that tunelight's callbacks on the driver read."""

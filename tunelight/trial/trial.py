@@ -159,7 +159,7 @@ class Trial(ResilientRun):
             written = None if saved is None else saved.checkpoint
             if written is None:  # the trial ended first; its last report may have written one in the background
                 found = checkpoints.find(self.folder)
-                written = next((one for one in found if one.number == self.number), None)
+                written = next((checkpoint for checkpoint in found if checkpoint.number == self.number), None)
             if written is not None:
                 self.resume_from(info := self.kept.add(written))
             if info is not None and info.number > self.number:  # what Tune has not heard of is reported again
@@ -178,8 +178,8 @@ class Trial(ResilientRun):
         self.passed = None if left is None else left.number
         resume = None
         if left is not None:
-            own = Path(left.path).is_relative_to(self.folder)
-            upto = (self._heard or 0) if own else 0  # its folder may be ahead of Tune's pointer
+            inside = Path(left.path).is_relative_to(self.folder)
+            upto = (self._heard or 0) if inside else 0  # its folder may be ahead of Tune's pointer
             resume = self._resume_point(upto, left)
             number = resume.number if resume else left.number
         self.resume_from(resume, number)

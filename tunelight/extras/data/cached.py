@@ -88,8 +88,8 @@ class _Hasher(NumpyHasher):  # type: ignore[misc]  # joblib ships no types
         super().save(value)
 
     def _captured(self, function: FunctionType) -> Iterator[tuple[str, str]]:
-        own = function.__module__ in (self._module, "__main__") or "<" in function.__qualname__
-        for label, part in captured(function) if own and function not in self._seen else ():
+        local = function.__module__ in (self._module, "__main__") or "<" in function.__qualname__
+        for label, part in captured(function) if local and function not in self._seen else ():
             with suppress(Exception) if label.startswith("global") else nullcontext():  # a lock, say, which is no data
                 yield label, _Hasher(self._module, *self._seen, function).hash(part)
 

@@ -48,18 +48,18 @@ class Reading:
 
     def collate(self, batch: Any) -> Any:
         """Return tensors by column of a batch of rows, or what the user's function makes of it. Raises: DataError."""
-        there = list(batch) if isinstance(batch, Mapping) else batch.column_names
+        present = list(batch) if isinstance(batch, Mapping) else batch.column_names
         for name in self.columns or ():
-            if name not in there:
-                raise DataError(unknown("The dataset has no column", name, there))
-        chosen, by_ray = list(self.columns or there), arrow_to_tensors()
+            if name not in present:
+                raise DataError(unknown("The dataset has no column", name, present))
+        chosen, by_ray = list(self.columns or present), arrow_to_tensors()
         if self.collate_fn is not None:
             return self.collate_fn({name: batch[name] for name in chosen})
         try:
             return {name: _tensor(batch[name]) for name in chosen} if by_ray is None else by_ray(batch.select(chosen))
         except (TypeError, RuntimeError, ValueError) as error:  # text, and lists of different lengths
             columns = [(name, batch[name]) for name in chosen]
-            kinds = [f"{name}: {getattr(one, 'dtype', getattr(one, 'type', 'list'))}" for name, one in columns]
+            kinds = [f"{name}: {getattr(column, 'dtype', getattr(column, 'type', 'list'))}" for name, column in columns]
             raise DataError(
                 f"No tensors can be made of the dataset's columns ({', '.join(kinds)}): {error} Name those that the "
                 "model needs, columns=('image', 'label'), or make a batch of them yourself: collate_fn=."
@@ -354,9 +354,9 @@ class RowsLoader:
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self._whole.raw(self._parts):
-            there = len(next(iter(batch.values()))) if isinstance(batch, Mapping) else len(batch)
-            end = math.ceil(there / self._parts) * self._parts if self._padded else there
-            if mine := [row % there for row in range(self._part, end, self._parts)]:
+            size = len(next(iter(batch.values()))) if isinstance(batch, Mapping) else len(batch)
+            end = math.ceil(size / self._parts) * self._parts if self._padded else size
+            if mine := [row % size for row in range(self._part, end, self._parts)]:
                 rows = {name: batch[name][mine] for name in batch} if isinstance(batch, Mapping) else batch.take(mine)
                 yield self._whole.made(rows)
 

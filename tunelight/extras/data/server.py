@@ -44,7 +44,7 @@ def check_datasets(name: str, value: Any) -> dict[str, Any]:
         )
     if value and find_spec("pyarrow") is None:
         raise SettingsError(f"{name}: {HOW_TO_GET_DATA}")
-    return {key: _source(f"{name}[{key!r}]", one) for key, one in value.items()}
+    return {key: _source(f"{name}[{key!r}]", source) for key, source in value.items()}
 
 
 def is_dataset(value: Any) -> bool:
@@ -69,9 +69,9 @@ def _source(where: str, value: Any) -> Any:
             "(ray.data.read_csv(path))."
         )
     paths = path if isinstance(path, list | tuple) else [path]
-    if not paths or not all(isinstance(one, str | os.PathLike) and os.fspath(one) for one in paths):
+    if not paths or not all(isinstance(entry, str | os.PathLike) and os.fspath(entry) for entry in paths):
         raise SettingsError(f"{where}: {kind} must be the path of a file or folder, or a list of them, not {path!r}.")
-    return {kind: [os.fspath(one) for one in paths] if isinstance(path, list | tuple) else os.fspath(path)}
+    return {kind: [os.fspath(entry) for entry in paths] if isinstance(path, list | tuple) else os.fspath(path)}
 
 
 class DatasetServer:
@@ -245,8 +245,8 @@ def _check_reach(name: str, files: list[str]) -> None:
         return
     calls = {}
     for node in others:
-        there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        look: Any = ray.remote(os.path.exists).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+        affinity = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        look: Any = ray.remote(os.path.exists).options(num_cpus=0, max_retries=0, scheduling_strategy=affinity)
         calls[look.remote(files[0])] = node
     done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=_CHECK_LIMIT_S)
     for call in done:  # a node that does not answer in time does not stop a sweep

@@ -73,19 +73,19 @@ def history(results: SweepResults, metric: str | None = None, mode: str | None =
     """
     metric, mode = chosen_metric(results, metric), mode or results.mode
     values = values_of(results, metric, mode)
-    there = np.isfinite(values)
+    finite = np.isfinite(values)
     title = f"Optimization history: best {text(metric)} of each trial ({mode} is better)"
-    if not there.any():
+    if not finite.any():
         return nothing(title, f"No trial has reported a number as {text(metric)} yet.")
-    without = len(values) - int(there.sum())
+    without = len(values) - int(finite.sum())
     note = f"without {without} of {counted(len(values), 'trial')}, which reported no number" if without else ""
     made = figure(title, "trial, in order of creation", text(metric), note)
-    made.update_yaxes(**axis_of(values[there]))
+    made.update_yaxes(**axis_of(values[finite]))
     kind = scatter(len(values))
     index = np.array([trial.index for trial in results.trials], dtype=np.int32)
     state = np.array([trial.state for trial in results.trials])
-    for name in dict.fromkeys(state[there]):
-        shown = there & (state == name)
+    for name in dict.fromkeys(state[finite]):
+        shown = finite & (state == name)
         made.add_trace(
             kind(
                 x=index[shown],
@@ -98,7 +98,7 @@ def history(results: SweepResults, metric: str | None = None, mode: str | None =
             )
         )
     worst = -math.inf if mode == "max" else math.inf
-    filled = np.where(there & ~failed_in(results), values, worst)
+    filled = np.where(finite & ~failed_in(results), values, worst)
     best = np.maximum.accumulate(filled) if mode == "max" else np.minimum.accumulate(filled)
     known = np.isfinite(best)
     line = {"color": BEST, "width": 2, "shape": "hv"}
@@ -241,14 +241,14 @@ class _Judged:
 def _judge(results: SweepResults, metric: str | None, *, at_same_epoch: bool = False) -> _Judged:
     metric, mode = chosen_metric(results, metric), results.mode
     epoch, values = same_epoch(results, metric, mode) if at_same_epoch else (0, values_of(results, metric, mode))
-    there = np.isfinite(values)
-    trials = [trial for trial, has_value in zip(results.trials, there, strict=True) if has_value]
+    finite = np.isfinite(values)
+    trials = [trial for trial, has_value in zip(results.trials, finite, strict=True) if has_value]
     index = np.array([trial.index for trial in trials], dtype=np.int32)
     space = read_sweep_file(results.folder).get("space")
     varied = columns(trials, space if isinstance(space, Mapping) else None)
     epochs = all(isinstance(report.get("epoch"), int) for trial in trials for report in trial.history[-1:])
-    said = f"by their best {text(metric, 24)}" + (f" up to {'epoch' if epochs else 'report'} {epoch}" if epoch else "")
-    return _Judged(metric, mode, len(there), index, values[there], varied, said)
+    basis = f"by their best {text(metric, 24)}" + (f" up to {'epoch' if epochs else 'report'} {epoch}" if epoch else "")
+    return _Judged(metric, mode, len(finite), index, values[finite], varied, basis)
 
 
 def _by_optuna(draw: str, judged: _Judged, shown: Sequence[Column], name: str, values: Values) -> go.Figure:
@@ -341,15 +341,15 @@ def importances(results: SweepResults, metric: str | None = None, evaluator: Eva
     note = f"{len(judged.values)} of {counted(judged.whole, 'trial')}, {judged.said}"
     if len(judged.values) < ROUGH:
         note += f"; rough: with fewer than {ROUGH} trials, chance has its share"
-    if any(one.partial for one in weights):
+    if any(weight.partial for weight in weights):
         note += "; * judged among the trials that have the key"
     made = figure(title, "importance", "", note)
     made.add_trace(
         go.Bar(
-            x=[one.value for one in weights],
-            y=[f"{text(one.key)}{'*' if one.partial else ''}" for one in weights],
-            text=[f"{one.value:.2f}" for one in weights],
-            hovertext=[f"{one.value:.3f}, of {one.trials} trials" for one in weights],
+            x=[weight.value for weight in weights],
+            y=[f"{text(weight.key)}{'*' if weight.partial else ''}" for weight in weights],
+            text=[f"{weight.value:.2f}" for weight in weights],
+            hovertext=[f"{weight.value:.3f}, of {weight.trials} trials" for weight in weights],
             orientation="h",
             marker={"color": "#6c8ebf"},
             hovertemplate="%{y}: %{hovertext}<extra></extra>",
@@ -364,7 +364,7 @@ def _weighed(results: SweepResults, metric: str | None, evaluator: Evaluator) ->
     """Return the trials as importances compare them, the importances, largest first, and why there are none."""
     judged = _judge(results, metric, at_same_epoch=True).at_most(MOST)
     weights, why = importances_of(judged.columns, judged.values, judged.mode, evaluator)
-    return judged, sorted(weights, key=lambda one: -one.value), judged.missing or why
+    return judged, sorted(weights, key=lambda weight: -weight.value), judged.missing or why
 
 
 # --- The importance of hyperparameters, by Optuna's evaluators on a study that is built from the record ---
@@ -418,12 +418,12 @@ def importances_of(
     shared = [column for column in columns if column.there.all()]
     found = [Importance(key, value, len(values)) for key, value in evaluate(shared, values, mode, evaluator).items()]
     for column in columns:
-        there = column.there
-        count = int(there.sum())
-        if there.all() or count < _LEAST or not column.differs or float(np.ptp(values[there])) == 0:
+        has_key = column.there
+        count = int(has_key.sum())
+        if has_key.all() or count < _LEAST or not column.differs or float(np.ptp(values[has_key])) == 0:
             continue
-        part = [one for one in (other.some(there) for other in [*shared, column]) if one.differs]
-        value = evaluate(part, values[there], mode, evaluator).get(column.key)
+        part = [reduced for reduced in (other.some(has_key) for other in [*shared, column]) if reduced.differs]
+        value = evaluate(part, values[has_key], mode, evaluator).get(column.key)
         if value is not None:
             found.append(Importance(column.key, value, count, partial=True))
     return found, "" if found else "Too few trials have the keys that differ."

@@ -110,7 +110,7 @@ def rung_names(results: SweepResults) -> list[str]:
     by, at = str(rungs.get("by")), rungs.get("at") or []
     if by == "training_iteration":
         last = [trial.history[-1] for trial in results.trials if trial.history]
-        by = "epoch" if all(progress(one) == one.get(by) and one.get("epoch") is not None for one in last) else "report"
+        by = "epoch" if all(progress(row) == row.get(by) and row.get("epoch") is not None for row in last) else "report"
     return [f"rung {number} of {len(at)} ({text(by)} {place:g})" for number, place in enumerate(at, start=1)]
 
 

@@ -305,10 +305,10 @@ def _user_of(link: socket.socket) -> int:
     return int(struct.unpack("3i", credentials)[1])
 
 
-def _answer(link: socket.socket, said: bytes, expected: bytes = b"") -> bool:
+def _answer(link: socket.socket, reply: bytes, expected: bytes = b"") -> bool:
     """Send an answer; tell whether the expected one came back."""
     try:
-        link.sendall(said)
+        link.sendall(reply)
         return not expected or link.recv(len(expected)) == expected
     except OSError:
         return False

@@ -241,13 +241,13 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
                 self._reduce_trained(optimizer)
 
     def _reduce_trained(self, wrapped: Any) -> None:
-        trained = {one for group in wrapped.param_groups for one in group["params"] if one.requires_grad}
+        trained = {p for group in wrapped.param_groups for p in group["params"] if p.requires_grad}
         if trained == wrapped._requires_update:
             return
         assert self.lightning_module is not None
-        for name, one in self.lightning_module.named_parameters():
-            if one in trained and one not in wrapped._allreduce_delay:
-                wrapped._parameter_names[one], wrapped._allreduce_delay[one] = name, self._passes
+        for name, param in self.lightning_module.named_parameters():
+            if param in trained and param not in wrapped._allreduce_delay:
+                wrapped._parameter_names[param], wrapped._allreduce_delay[param] = name, self._passes
         groups, wrapped.param_groups = wrapped.param_groups, [{"params": trained - self._hooked}]
         try:
             wrapped._register_hooks()
@@ -336,11 +336,11 @@ def _scale(trainer: pl.Trainer, factor: float) -> None:
 
 def _follow(scheduler: Any, optimizers: Iterable[Optimizer]) -> None:
     """Let a scheduler, and those it consists of, drive the wrapped optimizer in place of its original one."""
-    for one in each(scheduler):
-        before = getattr(one, "optimizer", None)
+    for part in each(scheduler):
+        before = getattr(part, "optimizer", None)
         for optimizer in optimizers:
             if before is not None and before.param_groups[0] is optimizer.param_groups[0]:
-                one.optimizer = optimizer
+                part.optimizer = optimizer
 
 
 def _track_steps(optimizer: Any) -> None:

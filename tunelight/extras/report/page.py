@@ -97,8 +97,8 @@ def page(results: SweepResults) -> str:
         asset("sweep.html"),
         f'<template id="trial-page">{asset("trial.html")}</template>',
     ]
-    told = {"sweep": results.name, "parts": PARTS, "which": which}
-    return _saved(results.name, body, told=told, data=data)
+    facts = {"sweep": results.name, "parts": PARTS, "which": which}
+    return _saved(results.name, body, facts=facts, data=data)
 
 
 def sweep_head(
@@ -188,7 +188,7 @@ def _plain_pairs(values: Mapping[str, Any] | Iterable[tuple[str, Any]], limit: i
     return [[plain(str(key)), plain(value, limit)] for key, value in items]
 
 
-def _saved(title: str, body: Iterable[str], *, told: dict[str, Any], data: dict[str, Any]) -> str:
+def _saved(title: str, body: Iterable[str], *, facts: dict[str, Any], data: dict[str, Any]) -> str:
     """Return a sweep's page that needs no other file: its style, its scripts with plotly's, and its data."""
     from plotly.offline import get_plotlyjs  # plotly costs most of a second
 
@@ -206,12 +206,12 @@ def _saved(title: str, body: Iterable[str], *, told: dict[str, Any], data: dict[
     inlined = [
         f'<script type="application/json" id="data-{name}">{_in_script(value)}</script>' for name, value in data.items()
     ]
-    told = {**told, "saved": True, "readOnly": True, "colours": colours()}
+    facts = {**facts, "saved": True, "readOnly": True, "colours": colours()}
     return frame(
         "sweep",
         title,
         LINKS,
-        told,
+        facts,
         head=head,
         body=body,
         scripts=[*inlined, *(f"<script>{script}</script>" for script in scripts)],
@@ -222,7 +222,7 @@ def frame(
     kind: str,
     title: str,
     links: Mapping[str, str],
-    told: Mapping[str, Any],
+    facts: Mapping[str, Any],
     *,
     head: Iterable[str],
     body: Iterable[str],
@@ -234,7 +234,7 @@ def frame(
         kind: which page it is, for its script: "sweeps", "sweep" or "trial".
         title: of the page, not escaped.
         links: names of links at the top, by their addresses.
-        told: what its script is told.
+        facts: what its script reads.
         head, body, scripts: HTML, in order.
     """
     shown = "".join(f'<a href="{html.escape(where)}">{html.escape(name)}</a>' for where, name in links.items())
@@ -242,7 +242,7 @@ def frame(
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}: tunelight</title>',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         *head,
-        f'</head><body data-page="{kind}" data-told="{html.escape(json.dumps(told))}">',
+        f'</head><body data-page="{kind}" data-told="{html.escape(json.dumps(facts))}">',
         f'<header><h1>{html.escape(title)}</h1><button id="theme" type="button">light / dark</button>',
         f'<nav>{shown}</nav></header><p id="trouble" role="status" hidden></p><main>',
         *body,
@@ -294,7 +294,7 @@ def write_image(
     kind = target.suffix.lower().lstrip(".").replace("jpg", "jpeg")
     if kind not in _KINDS:
         raise ReportError(
-            f"A picture is written as {', '.join(f'.{one}' for one in _KINDS)} by the file's suffix, but {str(path)!r} "
+            f"A picture is written as {', '.join(f'.{ext}' for ext in _KINDS)} by the file's suffix, but {str(path)!r} "
             f"has {target.suffix or 'none'!r}.{guess(kind, _KINDS)}"
         )
     if importlib.util.find_spec("kaleido") is None:
@@ -308,8 +308,8 @@ def write_image(
     except OSError as error:
         raise ReportError(f"{target} cannot be written: {error}.") from error
     except Exception as error:  # kaleido and its browser fail with classes of their own
-        said = " ".join(str(error).split()).rstrip(".")
-        raise ReportError(f"{target.name} cannot be drawn: {type(error).__name__}: {said}. {_HOW}") from error
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ReportError(f"{target.name} cannot be drawn: {type(error).__name__}: {reason}. {_HOW}") from error
     return target
 
 
@@ -381,8 +381,8 @@ def figure_section(figure: Any) -> Section:
     title, _, note = str(figure.layout.title.text or "").partition(_NOTE)
     section = {"title": html.unescape(title), "note": html.unescape(note.removesuffix("</sup>"))}
     if not figure.data:
-        said = " ".join(html.unescape(str(one.text)) for one in figure.layout.annotations)
-        return {**section, "blocks": [{"text": said}]}
+        content = " ".join(html.unescape(str(annotation.text)) for annotation in figure.layout.annotations)
+        return {**section, "blocks": [{"text": content}]}
     drawn = json.loads(figure.to_json())
     layout = drawn["layout"]
     layout.pop("title", None)
@@ -400,8 +400,8 @@ def _about(results: SweepResults) -> Section:
         front = [str(trial.index) for trial in results.pareto()]
         blocks.append({"text": f"On the Pareto front of {names}: {first_of(front, _MOST_FRONT)}"})
     if (failed := results.ahead) is not None:
-        said = f"Trial {failed.index}, which {failed.outcome}, had reported {metric}={compact(failed.value)}."
-        blocks.append({"text": said})
+        sentence = f"Trial {failed.index}, which {failed.outcome}, had reported {metric}={compact(failed.value)}."
+        blocks.append({"text": sentence})
         if state.best is None:
             blocks.append({"text": f"Each trial that has reported a number as {metric} has failed."})
     elif state.best is None:
@@ -432,23 +432,23 @@ def _failures(results: SweepResults) -> Section | None:
         title = f"{trial.state}: {first}"
         blocks.append({"link": link, "title": title, "inside": [{"pre": error[-ERROR_CHARS:]}]})
     if len(failed) > _MOST_ERRORS:
-        said = f"{len(failed) - _MOST_ERRORS} more are in the table; results.errors has them all."
-        blocks.append({"text": said})
+        sentence = f"{len(failed) - _MOST_ERRORS} more are in the table; results.errors has them all."
+        blocks.append({"text": sentence})
     return {"title": f"What failed ({len(failed)})", "blocks": blocks} if failed else None
 
 
 def _notes(results: SweepResults) -> Section | None:
-    said: dict[str, list[int | None]] = {}
+    by_text: dict[str, list[int | None]] = {}
     for trial_id, text in results.record.notes:
         trial = results.record.trials.get(trial_id or "")
-        said.setdefault(text, []).append(trial.index if trial else None)
+        by_text.setdefault(text, []).append(trial.index if trial else None)
     items = []
-    for text, who in list(said.items())[:_MOST_NOTES]:
+    for text, who in list(by_text.items())[:_MOST_NOTES]:
         first = "" if who[0] is None else f"trial {who[0]}: "
         again = len(who) - 1
         more = "" if not again else " (and once more)" if again == 1 else f" (and {again} times more)"
         items.append(f"{first}{text}{more}")
-    return {"title": f"What was said on the way ({len(said)})", "blocks": [{"items": items}]} if said else None
+    return {"title": f"What was said on the way ({len(by_text)})", "blocks": [{"items": items}]} if by_text else None
 
 
 # -- a trial
@@ -463,11 +463,11 @@ def chosen(results: SweepResults) -> tuple[list[TrialResult], str]:
     every = [trial.id for trial in trials if trial.failed]
     kept = best | set(every[:_FAILED])
     failed = f"the first {_FAILED} of {len(every)}" if len(every) > _FAILED else f"the {counted(len(every), 'trial')}"
-    said = (
+    sentence = (
         f"Of {counted(len(trials), 'trial')}, this report has the details of the {len(best)} best and of {failed} that "
         "failed; tunelight show SWEEP TRIAL shows those of the others."
     )
-    return [trial for trial in trials if trial.id in kept], said
+    return [trial for trial in trials if trial.id in kept], sentence
 
 
 def trial_blocks(
@@ -505,9 +505,9 @@ def trial_blocks(
     if state.notes:
         blocks.append({"title": "Messages", **_cut_items([text for _, text in state.notes], _MOST_NOTES)})
     sweep = trial.path.parent  # one in a store may have been deleted by now
-    if kept := [one for one in state.checkpoints if (sweep / one["path"]).exists() or store_of(sweep)]:
+    if kept := [saved for saved in state.checkpoints if (sweep / saved["path"]).exists() or store_of(sweep)]:
         names = ("training_iteration", "value", "size", "path")
-        rows = [[plain(one.get(name)) for name in names] for one in kept[-_MOST_CHECKPOINTS:]]
+        rows = [[plain(saved.get(name)) for name in names] for saved in kept[-_MOST_CHECKPOINTS:]]
         blocks.append({"title": "Checkpoints", "names": ["report", "value", "bytes", "path"], "rows": rows})
     return blocks
 
@@ -525,8 +525,8 @@ def began(results: SweepResults) -> float:
 
 def standing(trial: TrialResult, state: TrialState) -> str:
     """Return how a trial stands, after its number: "is running", "was stopped"."""
-    said = trial.outcome if trial.outcome != "has not ended" else f"is {state.state.lower()}"
-    return said if trial.stop_reason is None else f"{said} ({trial.stop_reason})"
+    status = trial.outcome if trial.outcome != "has not ended" else f"is {state.state.lower()}"
+    return status if trial.stop_reason is None else f"{status} ({trial.stop_reason})"
 
 
 def _facts(trial: TrialResult, state: TrialState) -> list[tuple[str, Any]]:

@@ -52,7 +52,7 @@ def draft_of(script: Path, read: Read) -> str:
             f"{script.name} has no option to search: none has choices, or a number as its default. It has: "
             f"{', '.join(option.key for option in read.options) or 'none'}."
         )
-    required = [max(one.names, key=len) for one in read.options if one.required and _domain(one) is None]
+    required = [max(opt.names, key=len) for opt in read.options if opt.required and _domain(opt) is None]
     metric, mode, seen = _metric(script)
     asked = f"    # the script requires {', '.join(required)}" if required else ""
     lines = [
@@ -110,7 +110,7 @@ def _rate(default: float) -> str | None:
 
 
 def _choice(values: Sequence[Any]) -> str:
-    return f"{{choice: [{', '.join(json.dumps(one, ensure_ascii=False) for one in values)}]}}"
+    return f"{{choice: [{', '.join(json.dumps(value, ensure_ascii=False) for value in values)}]}}"
 
 
 def _number(value: float) -> str:
@@ -137,8 +137,8 @@ def _comment(option: Option, *, default: bool = False) -> str:
         known.append(f"default {json.dumps(option.default)}")
     elif option.required:
         known.append("required")
-    said = "; ".join(filter(None, (", ".join(known), option.help)))
-    line = "".join(one for one in " ".join(said.split()) if one.isprintable())
+    about = "; ".join(filter(None, (", ".join(known), option.help)))
+    line = "".join(char for char in " ".join(about.split()) if char.isprintable())
     line = line if len(line) <= _HELP else f"{line[: _HELP - 3]}..."
     return (f"    # {line}" if default else f" {line}") if line else ""
 
@@ -162,8 +162,8 @@ def _logged(script: Path) -> Iterator[str]:
             for node in ast.walk(ast.parse(file.read_bytes())):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
                     named = _names_of(node.func.attr, node.args[0])
-                    values = [one.value for one in named if isinstance(one, ast.Constant)]
-                    yield from (one for one in values if isinstance(one, str) and re.fullmatch(r"[\w/.\-]+", one))
+                    values = [const.value for const in named if isinstance(const, ast.Constant)]
+                    yield from (name for name in values if isinstance(name, str) and re.fullmatch(r"[\w/.\-]+", name))
 
 
 def _names_of(called: str, first: ast.expr) -> Sequence[ast.expr | None]:
@@ -221,11 +221,11 @@ def _read(file: str, module: str | None, args: tuple[str, ...], limit_s: float, 
             code = _run(
                 [sys.executable, "-P", str(Path(__file__).with_name("probe.py")), str(request)], output, limit_s
             )
-            said = _end_of(output)
+            end = _end_of(output)
         if not answer.is_file():
             if code is None:
                 return Read(None, f"did not parse its command line within {limit_s:g} s")
-            return Read(None, f"ended with exit code {code} before it parsed its command line{said and f': {said}'}")
+            return Read(None, f"ended with exit code {code} before it parsed its command line{end and f': {end}'}")
         found = json.loads(answer.read_text())
     if "options" not in found:
         return Read(None, str(found["why"]))

@@ -50,17 +50,17 @@ def _holds_libraries(folder: str) -> bool:
         return False
 
 
-def is_installed(file: str, own: str) -> bool:
+def is_installed(file: str, folder: str) -> bool:
     """Tell whether a file is of an installed module: of Python, of its environment, or of libraries on PYTHONPATH.
 
-    ``own``: the script's folder, or that of the package that it is a part of, which may be installed itself.
+    ``folder``: the script's folder, or that of the package that it is a part of, which may be installed itself.
     """
     path = str(Path(file).resolve())
-    roots = (*_PYTHON, _OURS, *(str(Path(one).resolve()) for one in sys.path if one and _holds_libraries(one)))
+    roots = (*_PYTHON, _OURS, *(str(Path(entry).resolve()) for entry in sys.path if entry and _holds_libraries(entry)))
     home = next((root for root in roots if path.startswith(f"{root}{os.sep}")), None)
     if home is None:
         return False
-    return not (f"{own}{os.sep}".startswith(f"{home}{os.sep}") and path.startswith(f"{own}{os.sep}"))
+    return not (f"{folder}{os.sep}".startswith(f"{home}{os.sep}") and path.startswith(f"{folder}{os.sep}"))
 
 
 class Imports:
@@ -75,9 +75,9 @@ class Imports:
         self._then: frozenset[str] | None = None
 
     @contextlib.contextmanager
-    def watched(self, own: Path) -> Iterator[None]:
+    def watched(self, folder: Path) -> Iterator[None]:
         """Notice meanwhile when code of the script itself, in its folder, changes the environment."""
-        self._own = str(own)
+        self._own = str(folder)
         put, unset = os.putenv, os.unsetenv
 
         def note(call: Callable[..., None], name: bytes, *value: bytes) -> None:
@@ -130,11 +130,11 @@ current: Imports | None = None
 
 def forget_shadowed(folder: Path) -> None:
     """Forget modules of which a folder, now the first on ``sys.path``, has its own: a new Python would find these."""
-    own = {one.stem: one for one in folder.glob("*.py")} | {
-        one.parent.name: one for one in folder.glob("*/__init__.py")
+    shadowing = {path.stem: path for path in folder.glob("*.py")} | {
+        path.parent.name: path for path in folder.glob("*/__init__.py")
     }
-    for name in own.keys() & sys.modules.keys() - _OF_THE_START:
+    for name in shadowing.keys() & sys.modules.keys() - _OF_THE_START:
         file = getattr(sys.modules[name], "__file__", None)
-        if isinstance(file, str) and Path(file).resolve() != own[name].resolve():
+        if isinstance(file, str) and Path(file).resolve() != shadowing[name].resolve():
             for each in [each for each in sys.modules if f"{each}.".startswith(f"{name}.")]:
                 del sys.modules[each]

@@ -174,14 +174,14 @@ class LoggedReports:
             return
         self._turn += 1
         past = f"logged/{self._turn - _KEPT}" if self._turn > _KEPT else ""
-        said = self._agree(f"logged/{self._turn}", past=past)
-        if said.startswith(_END):
+        answer = self._agree(f"logged/{self._turn}", past=past)
+        if answer.startswith(_END):
             raise GangError(
                 f"Rank {self._context.rank} made step {self._turn} of its optimizers, and rank 0's script has ended "
                 "after fewer. Metrics that rank 0 logs are reported at those steps: call tunelight.report(metrics) on "
                 "all ranks instead."
             )
-        self._report(int(said) - self._made)
+        self._report(int(answer) - self._made)
 
     def end(self) -> None:
         """Make the reports that are left, and take rank 0's names. Called on all ranks once the script has ended."""
@@ -200,8 +200,8 @@ class LoggedReports:
 
     def _agree(self, turn: str, begin: str = "", past: str = "", names: list[str] | None = None) -> str:
         """Return how many reports there have to be by now, and names if given, as rank 0 tells after ``begin``."""
-        said = json.dumps(self._total() if names is None else [self._total(), names])
-        return self._session.boundary.agree(turn, begin + said, end=_LAST, past=past)
+        message = json.dumps(self._total() if names is None else [self._total(), names])
+        return self._session.boundary.agree(turn, begin + message, end=_LAST, past=past)
 
     def _report(self, count: int) -> None:
         for _ in range(count):
@@ -257,7 +257,7 @@ def _read_prints(metric: str, reports: LoggedReports, session: Session) -> Itera
     """Read the metric from what this process and its children print, and what it logs to standard error."""
     reader = Reader(metric, reports.read, session.note)
     before = (sys.stdout, sys.stderr)
-    streams = sys.stdout, sys.stderr = [_Printed(one, metric, reports, reader) for one in before]
+    streams = sys.stdout, sys.stderr = [_Printed(output, metric, reports, reader) for output in before]
     moved = follow(before, streams[1])
     children = _Children(Path(session.context.trial_dir, LOG), reader)
 
@@ -302,7 +302,7 @@ class _Printed:
         return len(text)
 
     def _take(self, line: str) -> None:
-        bars = [one for one in line.split("\r") if one.strip()]
+        bars = [bar for bar in line.split("\r") if bar.strip()]
         if bars:
             self._reader.take(bars[-1], self, bar="\r" in line)
 
@@ -407,7 +407,7 @@ def _inside(writer: type, folder: str) -> Iterator[None]:
 def _told(home: Any, name: str, read: Callable[..., Mapping[str, Any]], reports: LoggedReports) -> Iterator[None]:
     """Let a call, a function of a module or a method of a class, also tell ``reports`` of what it logs."""
     call = getattr(home, name)
-    own = 1 if isinstance(home, type) else 0
+    first = 1 if isinstance(home, type) else 0
 
     @functools.wraps(call)
     def log(*args: Any, **kwargs: Any) -> Any:
@@ -417,7 +417,7 @@ def _told(home: Any, name: str, read: Callable[..., Mapping[str, Any]], reports:
         finally:
             reports.depth -= 1
         if not reports.depth:
-            reports.log(read(*args[own:], **kwargs))
+            reports.log(read(*args[first:], **kwargs))
         return done
 
     setattr(home, name, log)
@@ -569,9 +569,9 @@ class Reader:
             if value is None:
                 continue
             before = _CLAUSE.split(_COUNTED.sub("", line[: name.start()]))[-1]
-            own = begins is not None and not re.match(rf"[\s\w]*?\W*{_NUMBER}", line[begins.end() :], re.IGNORECASE)
+            leads = begins is not None and not re.match(rf"[\s\w]*?\W*{_NUMBER}", line[begins.end() :], re.IGNORECASE)
             between = line[name.end() : value.start(1)]
-            best = _BEST.search(before) is not None or _BEST.search(between) is not None or own
+            best = _BEST.search(before) is not None or _BEST.search(between) is not None or leads
             if found is None or not best or found[1]:
                 found = _float(value[1]), best, name.start(), _float(value[2] or value[1])
         return found

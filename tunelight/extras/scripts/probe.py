@@ -67,8 +67,8 @@ class _Answer:
         known: dict[
             tuple[str, ...], dict[str, Any]
         ] = {}  # a second parser may repeat the first's, a command its group's
-        for one in (*self._kept, *found):
-            known.setdefault(tuple(one["names"]), one)
+        for option in (*self._kept, *found):
+            known.setdefault(tuple(option["names"]), option)
         self.give(options=list(known.values()), strict=strict, **more)
 
     def keep(self, found: Iterable[dict[str, Any]]) -> None:
@@ -116,9 +116,9 @@ def _replace_argparse(answer: _Answer) -> None:
         caller = sys._getframe(2)
         outer, by, strict = caller, parser, False  # who parses, and the method that the script calls
         for frame, _ in traceback.walk_stack(caller):
-            name, one = frame.f_code.co_name, frame.f_locals.get("self")
-            if name in _PARSES and isinstance(one, argparse.ArgumentParser):
-                outer, by, strict = frame.f_back or caller, one, name in ("parse_args", "parse_intermixed_args")
+            name, owner = frame.f_code.co_name, frame.f_locals.get("self")
+            if name in _PARSES and isinstance(owner, argparse.ArgumentParser):
+                outer, by, strict = frame.f_back or caller, owner, name in ("parse_args", "parse_intermixed_args")
         if by is not parser:
             return  # it is one that another parser makes while it parses
         strict = strict or _refuses_the_rest(outer)
@@ -144,7 +144,7 @@ def _parses_again(frame: types.FrameType) -> bool:
     except (OSError, SyntaxError, ValueError):
         return False
     called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return any(isinstance(one, ast.Attribute) and one.attr == "parse_args" for one in called)
+    return any(isinstance(func, ast.Attribute) and func.attr == "parse_args" for func in called)
 
 
 # --- jsonargparse, and LightningCLI on it -----------------------------------------------------------------
@@ -152,7 +152,7 @@ def _parses_again(frame: types.FrameType) -> bool:
 
 def _replace_jsonargparse(module: types.ModuleType, answer: _Answer) -> None:
     def give(parser: Any, *, strict: bool) -> None:
-        commands = [one for action in parser._actions for one in getattr(action, "_name_parser_map", None) or ()]
+        commands = [name for action in parser._actions for name in getattr(action, "_name_parser_map", None) or ()]
         assumed = "fit" if "fit" in commands and not {*commands} & {*sys.argv[1:]} else ""
         answer.options(of_jsonargparse(parser, sys.argv[1:]), strict=strict, command=assumed)
 
@@ -232,7 +232,7 @@ def of_argparse(parser: argparse.ArgumentParser, args: Sequence[str]) -> Iterato
         if action.option_strings and not isinstance(action, _LEFT_OUT):
             negatives = getattr(action, "negative_option_strings", None)  # simple-parsing's
             if negatives is None and isinstance(action, argparse.BooleanOptionalAction):
-                negatives = [one for one in action.option_strings if one.startswith("--no-")]
+                negatives = [flag for flag in action.option_strings if flag.startswith("--no-")]
             kind = _kind(action)
             yield {
                 "names": list(action.option_strings),
@@ -316,12 +316,12 @@ def _is_simple(hint: Any) -> bool:
 
 
 def _choices_of_type(hint: Any) -> list[Any]:
-    inner = [one for one in typing.get_args(hint) if one is not type(None)]
+    inner = [arg for arg in typing.get_args(hint) if arg is not type(None)]
     if typing.get_origin(hint) is typing.Literal:
-        return [_plain(one) for one in inner if one is not None]
+        return [_plain(value) for value in inner if value is not None]
     if len(inner) == 1 and typing.get_origin(hint) in (typing.Union, types.UnionType):
         return _choices_of_type(inner[0])
-    return [one.name for one in hint] if isinstance(hint, type) and issubclass(hint, enum.Enum) else []
+    return [member.name for member in hint] if isinstance(hint, type) and issubclass(hint, enum.Enum) else []
 
 
 # --- plain data -------------------------------------------------------------------------------------------
@@ -344,7 +344,7 @@ def _choices(given: Any) -> list[Any]:
         found = list(itertools.islice(given or (), _MOST_CHOICES + 1))
     except TypeError:
         return []
-    return [] if len(found) > _MOST_CHOICES else [_plain(one) for one in found]
+    return [] if len(found) > _MOST_CHOICES else [_plain(choice) for choice in found]
 
 
 def _type_name(kind: Any) -> str:

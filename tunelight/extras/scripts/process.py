@@ -74,18 +74,18 @@ def _check_exit(code: object, tail: _Tail, file: Path) -> None:
     """Raise ScriptError for an exit that tells of a failure: a number that is not 0, or a text."""
     if code is None or code == 0:
         return
-    said = "\n".join(tail.lines)
-    why = _last_words(said) if isinstance(code, int) else str(code)
+    printed = "\n".join(tail.lines)
+    why = _last_words(printed) if isinstance(code, int) else str(code)
     raise ScriptError(f"{file.name} exited with {code if isinstance(code, int) else 1}{f': {why}' if why else ''}")
 
 
-def _last_words(said: str) -> str:
+def _last_words(printed: str) -> str:
     """Return the last line of a text; of a box that rich has drawn, as typer has it, what is inside."""
-    last = last_line(said)
+    last = last_line(printed)
     if not last.startswith(("╰", "└", "+-")):
         return last
     inside: list[str] = []
-    for line in reversed(said.rstrip().splitlines()[:-1]):
+    for line in reversed(printed.rstrip().splitlines()[:-1]):
         if not line.lstrip().startswith(("│", "|")):
             break
         inside.insert(0, line.strip(" │|"))
@@ -150,7 +150,7 @@ def _join(known: set[threading.Thread]) -> None:
 
     The threads of an executor end when their work is done.
     """
-    started = [one for one in threading.enumerate() if one not in known and not one.daemon]
+    started = [running for running in threading.enumerate() if running not in known and not running.daemon]
     queues = executors._threads_queues
     if working := [queues[thread] for thread in started if thread in queues]:
         executors._shutdown = True

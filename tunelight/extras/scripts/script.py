@@ -84,7 +84,7 @@ def check_options(
         if key in named:
             continue
         if read.options is not None and read.strict and not _is_taken(key, read):
-            known = list(dict.fromkeys(one.key for one in read.options))
+            known = list(dict.fromkeys(option.key for option in read.options))
             raise SettingsError(
                 f"{script} has no option for the key {key!r} of the search space.{guess(key, known)} It has: "
                 f"{first_of(known, 12) or 'none'}."
@@ -151,7 +151,7 @@ class Script:
     def of(cls, recorded: Mapping[str, Any]) -> Script:
         """Return the script of a sweep, as far as :meth:`recorded` tells, to spell commands."""
         options = tuple(map(Option.of, recorded.get("options") or ()))
-        given: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in recorded.items()}
+        given: dict[str, Any] = {name: tuple(val) if isinstance(val, list) else val for name, val in recorded.items()}
         return cls(**{name: given[name] for name in _RECORDED if name in given}, options=options)
 
     def recorded(self, keys: Sequence[str]) -> dict[str, Any]:
@@ -161,9 +161,9 @@ class Script:
             "args": list(self.args),
             "imported": [name for name in self.imported if name in _LAUNCHED],
             "options": [
-                one.recorded()
-                for one in self.options
-                if any(one.means(key) or one.key.startswith(f"{key}.") for key in (*keys, self.devices))
+                option.recorded()
+                for option in self.options
+                if any(option.means(key) or option.key.startswith(f"{key}.") for key in (*keys, self.devices))
             ],
         }
 
@@ -249,10 +249,10 @@ class Script:
         if macro == "${args_json}":
             return [json.dumps(dict(values))]
         if macro == "${args_no_hyphens}":
-            return spell("hydra", values) if self.style == "hydra" else [f"{key}={one}" for key, one in values.items()]
+            return spell("hydra", values) if self.style == "hydra" else [f"{key}={val}" for key, val in values.items()]
         options = self.options
         if macro == "${args_no_boolean_flags}":
-            options += tuple(Option((f"--{key}",), kind="flag") for key, one in values.items() if isinstance(one, bool))
+            options += tuple(Option((f"--{key}",), kind="flag") for key, val in values.items() if isinstance(val, bool))
         return spell(self.style, values, options)
 
     def train(self, config: Mapping[str, Any], shown: str, options: Sequence[str]) -> list[str]:
@@ -405,9 +405,9 @@ def _placed(value: Any, folder: str) -> Any:
     if isinstance(value, str):
         return value.replace(f"${{{_FOLDER}}}", folder)
     if isinstance(value, Mapping):
-        return {key: _placed(one, folder) for key, one in value.items()}
+        return {key: _placed(part, folder) for key, part in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(_placed(one, folder) for one in value)
+        return type(value)(_placed(part, folder) for part in value)
     return value
 
 
@@ -454,7 +454,7 @@ def script_of(space: SearchSpace, settings: Settings) -> Script:
     if read.options is None and style not in ("hydra", "wandb"):
         about += f" They are not checked against its parser: {script.name} {read.why}."
         first = {name: values[0] for name, values in examples.items() if values and name not in named}
-        spelt = [f"{key} as {' '.join(spell_one(style, key, one)) or 'nothing'}" for key, one in first.items()]
+        spelt = [f"{key} as {' '.join(spell_one(style, key, value)) or 'nothing'}" for key, value in first.items()]
         unread = f"The options of {script.name} are not known, which {read.why}. It gets {first_of(spelt, 6)}."
         unread = unread if spelt else ""
     known = replace(script, options=read.options or (), devices=_devices(script, read))
@@ -465,10 +465,10 @@ def _flat(examples: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
     """Return values by the keys of arguments: a mapping among them is written as one argument for each key."""
     found: dict[str, list[Any]] = {}
     for key, values in examples.items():
-        if not any(isinstance(one, Mapping) for one in values):
+        if not any(isinstance(example, Mapping) for example in values):
             found[key] = values
             continue
-        for inner, value in (pair for one in values for pair in flatten({key: one}).items()):
+        for inner, value in (pair for example in values for pair in flatten({key: example}).items()):
             found.setdefault(inner, []).append(value)
     return found
 
@@ -481,7 +481,7 @@ def _devices(script: Script, read: Read) -> str:
         return "++trainer.devices"
     if script.style == "lightning" and read.options is None:
         return "trainer.devices"
-    keys = (one.dest for one in read.options or () if one.default in (None, "auto", "-1") or type(one.default) is int)
+    keys = (opt.dest for opt in read.options or () if opt.default in (None, "auto", "-1") or type(opt.default) is int)
     return next((key for key in keys if key.rpartition(".")[2] in ("devices", "num_devices")), "")
 
 

@@ -73,22 +73,22 @@ class Option:
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Option:
         """Return the option that plain data describes, without what it does not know of that."""
-        known: dict[str, Any] = {one.name: found[one.name] for one in fields(cls) if found.get(one.name) is not None}
+        known: dict[str, Any] = {f.name: found[f.name] for f in fields(cls) if found.get(f.name) is not None}
         rows: dict[str, Any] = {name: tuple(known[name]) for name in ("names", "choices", "negatives") if name in known}
         return cls(**(known | rows))
 
     def recorded(self) -> dict[str, Any]:
         """Return what the spelling of its values depends on, as plain data."""
         plain, apart = Option(self.names), ("help", "required", "nested")
-        told = {name: one for name, one in vars(self).items() if name not in apart and one != getattr(plain, name)}
+        changed = {name: val for name, val in vars(self).items() if name not in apart and val != getattr(plain, name)}
         return {
-            name: list(one) if isinstance(one, tuple) else one for name, one in {"names": self.names, **told}.items()
+            name: list(val) if isinstance(val, tuple) else val for name, val in {"names": self.names, **changed}.items()
         }
 
     @property
     def name(self) -> str:
         """The longest of its names that do not set False."""
-        return max((one for one in self.names if one not in self.negatives), key=len)
+        return max((name for name in self.names if name not in self.negatives), key=len)
 
     @property
     def key(self) -> str:
@@ -163,7 +163,7 @@ def script_code(script: str) -> Iterator[tuple[Path, CodeType]]:
             if name.partition(".")[0] in _NOT_BESIDE:
                 continue
             for path in (root.joinpath(*name.split(".")) for root in roots):
-                files += [one for one in (path.with_suffix(".py"), path / "__init__.py") if one.is_file()]
+                files += [found for found in (path.with_suffix(".py"), path / "__init__.py") if found.is_file()]
 
 
 def find_style(script: str) -> tuple[Style, str]:
@@ -215,7 +215,7 @@ def texts_of(script: str) -> Iterator[str]:
             elif isinstance(value, CodeType):
                 codes.append(value)
             elif isinstance(value, tuple):
-                yield from (one for one in value if isinstance(one, str))
+                yield from (part for part in value if isinstance(part, str))
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -270,11 +270,11 @@ def spell_within(style: Style, holder: str, key: str, value: Any, options: tuple
 
 def option_for(key: str, value: Any, options: Sequence[Option]) -> Option | None:
     """Return the option that a key means; of several the flag that sets the value, or the first that takes it."""
-    meant = [one for one in options if one.means(key)]
-    for one in sorted(meant, key=lambda one: one.kind != "flag" or one.const != value):
+    meant = [opt for opt in options if opt.means(key)]
+    for option in sorted(meant, key=lambda opt: opt.kind != "flag" or opt.const != value):
         with contextlib.suppress(ValueError):
-            _SPELT[one.kind](key, value, one)
-            return one
+            _SPELT[option.kind](key, value, option)
+            return option
     return meant[0] if meant else None
 
 
@@ -328,8 +328,8 @@ def _off(key: str, value: Any, option: Option) -> list[str]:
 def _both(key: str, value: Any, option: Option) -> list[str]:
     if value not in (True, False):
         raise ValueError("it is a switch, for true and false")
-    off = option.negatives or tuple(one for one in option.names if one.startswith("--no-"))
-    on = [one for one in option.names if one not in off]
+    off = option.negatives or tuple(name for name in option.names if name.startswith("--no-"))
+    on = [name for name in option.names if name not in off]
     positive = max(on, key=len, default=option.name)
     negative = max(off, key=len, default=f"--no-{positive[2:]}")
     by_its_off = _identifier(key) in map(_identifier, off) and _identifier(key) != _identifier(option.dest)
@@ -352,7 +352,7 @@ def _words(value: Any, option: Option) -> list[str]:
     values = list(value) if isinstance(value, list | tuple) else [value]
     if not values:
         raise ValueError("it takes one value or more")
-    return [_word(one, option) for one in values]
+    return [_word(item, option) for item in values]
 
 
 def _word(value: Any, option: Option) -> str:
@@ -418,21 +418,21 @@ _YAML: Final = {"True": "true", "False": "false", "None": "null", "inf": ".inf",
 def literal(value: Any, words: Mapping[str, str]) -> str:
     """Return a value as JSON, Python and YAML write it alike; ``words``: what they call None, True and infinity."""
     if value is None or isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
-        if (said := words.get(str(value))) is None:
+        if (word := words.get(str(value))) is None:
             raise ValueError(f"it has no word for {value}")
-        return said
+        return word
     if isinstance(value, Mapping):
-        pairs = (f"{literal(key, words)}: {literal(one, words)}" for key, one in value.items())
+        pairs = (f"{literal(key, words)}: {literal(item, words)}" for key, item in value.items())
         return "{" + ", ".join(pairs) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(literal(one, words) for one in value) + "]"
+        return "[" + ", ".join(literal(item, words) for item in value) + "]"
     return quoted(value) if isinstance(value, str) else str(value)
 
 
 def quoted(text: str) -> str:
     """Return text in double quotes, which JSON, Python and YAML read alike."""
-    said = json.dumps(text, ensure_ascii=False)
-    return "".join(one if one.isprintable() or ord(one) > 0xFFFF else f"\\u{ord(one):04x}" for one in said)
+    escaped = json.dumps(text, ensure_ascii=False)
+    return "".join(char if char.isprintable() or ord(char) > 0xFFFF else f"\\u{ord(char):04x}" for char in escaped)
 
 
 def fire(value: Any) -> str:
@@ -467,7 +467,7 @@ def hydra(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{_hydra_key(key)}:{hydra(one)}" for key, one in value.items()) + "}"
+        return "{" + ",".join(f"{_hydra_key(key)}:{hydra(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(hydra, value)) + "]"
     if value == "???":

@@ -85,7 +85,7 @@ def taken_in(
         root = context.trial_dir
     args["default_root_dir"] = root
     if isinstance(plugins := args.get("plugins"), Sequence):
-        args["plugins"] = [one for one in plugins if not isinstance(one, ClusterEnvironment)]
+        args["plugins"] = [plugin for plugin in plugins if not isinstance(plugin, ClusterEnvironment)]
     elif isinstance(plugins, ClusterEnvironment):
         args["plugins"] = None
     if replaced:
@@ -94,7 +94,7 @@ def taken_in(
             "writes into the trial's folder."
         )
     callbacks = callbacks_of(args)
-    if logged is not None and not any(isinstance(one, TuneReportCallback) for one in callbacks):
+    if logged is not None and not any(isinstance(callback, TuneReportCallback) for callback in callbacks):
         callbacks.append((CheckpointedReports if checkpoints else Reports)(logged))
     return with_device({**args, "callbacks": callbacks}, lambda: strategy, on_gpu=context.gpu is not None)
 
@@ -125,7 +125,7 @@ def the_gangs(asked: Any, backend: str) -> Any:
     elif isinstance(asked, DDPStrategy):
         if backend != "ddp":
             return ours()
-        kept = {name: value for own, name in _OF_DDP.items() if (value := getattr(asked, own, None)) is not None}
+        kept = {name: value for attr, name in _OF_DDP.items() if (value := getattr(asked, attr, None)) is not None}
         return ours(**asked._ddp_kwargs, **kept)
     elif isinstance(asked, ModelParallelStrategy) or type(asked).__name__ == "FSDPStrategy":
         return _sharded(asked, backend, ours)
@@ -204,7 +204,7 @@ def transformers_taken_in(session: Session, logged: LoggedReports | None) -> Ite
         folder = self.args.output_dir
         if folder is None or not inside(folder, session.context):
             self.args.output_dir = str(Path(session.context.trial_dir, Path(folder or "trainer").name))
-        mine = any(isinstance(one, TuneReportCallback) for one in self.callback_handler.callbacks)
+        mine = any(isinstance(callback, TuneReportCallback) for callback in self.callback_handler.callbacks)
         if logged is not None and not mine:
             self.add_callback(Reports())
 

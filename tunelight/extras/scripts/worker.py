@@ -153,12 +153,12 @@ class _Process:
             call.set_exception(GangError("the process has ended"))
 
 
-def _unpacked(said: str, data: bytes) -> Any:
+def _unpacked(trace: str, data: bytes) -> Any:
     """Return the result in an answer, or raise its error. Raises: GangError for what this process cannot unpickle."""
     try:
         result, error = pickle.loads(data)  # noqa: S301 - from the process that it has started
     except Exception as why:  # noqa: BLE001 - of a class that only the training code can import
-        text = said or f"a result of the trial's process cannot be read: {type(why).__name__}: {why}"
+        text = trace or f"a result of the trial's process cannot be read: {type(why).__name__}: {why}"
         raise GangError(text, "exception") from None
     if error is not None:
         raise error
@@ -206,8 +206,8 @@ class _Rank(GangWorker):
 
     def _clean_up(self, task: Task, late: tuple[str, ...]) -> bool:
         """Do what Python does at a process's end."""
-        if (said := self._compiled.end()) and self._rank == 0:
-            sys.stdout.write(f"{said}\n")
+        if (summary := self._compiled.end()) and self._rank == 0:
+            sys.stdout.write(f"{summary}\n")
         atexit._run_exitfuncs()
         with contextlib.suppress(ChildProcessError):  # it has none
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -259,10 +259,10 @@ def _packed(rank: _Rank | BaseException, name: str, args: tuple[Any, ...]) -> tu
             raise rank
         return "", pickle.dumps((getattr(rank, name)(*args), None))
     except BaseException as error:  # noqa: BLE001 - it is the caller's
-        said = "".join(traceback.format_exception(error))
+        trace = "".join(traceback.format_exception(error))
         with contextlib.suppress(Exception):  # of an error that does not pickle
-            return said, pickle.dumps((None, error)) if isinstance(error, Exception) else b""
-        return said, b""
+            return trace, pickle.dumps((None, error)) if isinstance(error, Exception) else b""
+        return trace, b""
 
 
 def _serve(link: Connection, rank: _Rank | BaseException) -> None:

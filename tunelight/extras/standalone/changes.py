@@ -139,7 +139,7 @@ class SharedParts:
         part = self.all[number]
         if not name:
             holders = (
-                (number, at) for number, one in enumerate(self.all) for at, value in _contents(one) if value is part
+                (number, at) for number, owner in enumerate(self.all) for at, value in _contents(owner) if value is part
             )
             number, name = next(holders, (number, "content"))
             part = self.all[number]
@@ -264,21 +264,21 @@ def _attributes(owner: Any) -> Iterator[tuple[str, Any]]:
 
     A logger's also count with the values that ``__getstate__`` gives them, by which it may name its run.
     """
-    own, kind = dict(vars(owner)), cast("Any", type(owner))
+    attributes, kind = dict(vars(owner)), cast("Any", type(owner))
     try:
-        sent: Any = own if kind.__getstate__ is object.__getstate__ else owner.__getstate__()
+        sent: Any = attributes if kind.__getstate__ is object.__getstate__ else owner.__getstate__()
     except Exception:  # noqa: BLE001 - the user's own, which must not cost the results of a run
         return
     if not isinstance(sent, Mapping):
         return
-    for name, value in (sent if isinstance(owner, Logger) else own).items():
+    for name, value in (sent if isinstance(owner, Logger) else attributes).items():
         if isinstance(owner, nn.Module) and (name in _OF_EACH_SIDE or name.startswith("__")):
             continue  # torch's own; FSDP's attributes of a module begin with two underscores
         if callable(getattr(kind, name, None)):
             continue  # a method replaced on one side, by FSDP or Lightning for example
         if isinstance(owner, pl.LightningDataModule) and not _is_simple(value):
             continue  # loaded data stays where it was loaded
-        if sent.get(name, _ABSENT) is value and (value is not None or own.get(name) is None):
+        if sent.get(name, _ABSENT) is value and (value is not None or attributes.get(name) is None):
             yield name, value
 
 

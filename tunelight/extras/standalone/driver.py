@@ -423,11 +423,11 @@ def own_error(failed: WorkerFailedError) -> Exception:
     Returns ``failed`` itself where the exception was not `carried`, or this process cannot import its class.
     """
     try:
-        own: Any = cloudpickle.loads(failed.error.exception or b"")
+        original: Any = cloudpickle.loads(failed.error.exception or b"")
     except Exception:  # noqa: BLE001 - as above
         return failed
-    if not isinstance(own, Exception):
+    if not isinstance(original, Exception):
         return failed
     for note in (str(failed), *getattr(failed, "__notes__", ())):
-        own.add_note(note)
-    return own
+        original.add_note(note)
+    return original

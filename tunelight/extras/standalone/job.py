@@ -137,7 +137,7 @@ class NotUnpickledError(TrainFunctionError):
 
 
 def _model(trainer: Any, given: Iterable[object]) -> Any:
-    return next((one for one in given if isinstance(one, pl.LightningModule)), trainer.lightning_module)
+    return next((item for item in given if isinstance(item, pl.LightningModule)), trainer.lightning_module)
 
 
 def _check_compiled(compiled: Any, model: pl.LightningModule) -> None:
@@ -160,11 +160,11 @@ def unsent(trainer: Any, args: Any, kwargs: Any, error: Exception, send: Callabl
     for name, part in {**parts, "trainer": trainer}.items():
         try:
             send(part)
-        except Exception as own:  # noqa: BLE001 - whatever pickling it raises, this is the part
+        except Exception as cause:  # noqa: BLE001 - whatever pickling it raises, this is the part
             words = [label.rpartition(" ")[2].strip("'") for label in find_unpicklable(part, send)[0]]
             where = ".".join([name, *(word for word in words if word != "_modules")])
             return TrainFunctionError(
-                f"{where} cannot be sent to the workers: {type(own).__name__}: {own}. Make it where it is used (in "
+                f"{where} cannot be sent to the workers: {type(cause).__name__}: {cause}. Make it where it is used (in "
                 "setup() or on first use), or leave it out of pickling with __getstate__."
             )
     return TrainFunctionError(f"The Trainer cannot be sent to the workers: {type(error).__name__}: {error}.")
@@ -229,8 +229,8 @@ def run_on_rank(config: dict[str, Any]) -> None:
     if "files" in config:
         transfer.write(ray.get(config.pop("files")))
     result = call._call_and_handle_interrupt(trainer, getattr(trainer, run["name"]), *run["args"], **run["kwargs"])
-    after = [one for one in trainer.callbacks if one not in added]  # the driver does not have them
-    trainer.callbacks = sorted(after, key=lambda one: brought.index(one) if one in brought else len(brought))
+    after = [cb for cb in trainer.callbacks if cb not in added]  # the driver does not have them
+    trainer.callbacks = sorted(after, key=lambda cb: brought.index(cb) if cb in brought else len(brought))
     weights = strategy.full_weights() if _changed(trainer) else None  # a collective if the model is sharded
     left = _leave(trainer, strategy, result, parts)
     if session.context.rank == 0 or left.predictions is not None:
@@ -272,7 +272,7 @@ def _leave(trainer: Any, strategy: Any, result: Any, parts: SharedParts) -> Left
     zero, here = strategy.is_global_zero, parts.references()
     objects: tuple[list[Callback], Changes] = ([], Changes())
     if zero:
-        objects = [one for one in trainer.callbacks if isinstance(try_packing(one, here), Packed)], parts.changes()
+        objects = [cb for cb in trainer.callbacks if isinstance(try_packing(cb, here), Packed)], parts.changes()
     return Left(
         result=None if predicting else result,
         state=_state(trainer) if zero else {},
@@ -324,9 +324,9 @@ def _state(trainer: Any) -> dict[str, dict[str, Any]]:
 def known_checkpoints(trainer: Any) -> list[str]:
     """Return the paths of checkpoints that a Trainer's callbacks know and that exist on this node."""
     paths: list[str] = []
-    for one in trainer.checkpoint_callbacks:
-        paths += [getattr(one, "best_model_path", ""), getattr(one, "last_model_path", "")]
-        paths += list(getattr(one, "best_k_models", {}))
+    for callback in trainer.checkpoint_callbacks:
+        paths += [getattr(callback, "best_model_path", ""), getattr(callback, "last_model_path", "")]
+        paths += list(getattr(callback, "best_k_models", {}))
     return [path for path in dict.fromkeys(paths) if path and not transfer.missing([path])]
 
 
@@ -379,7 +379,7 @@ def recover(
     if left.predictions is None:
         return left.result
     others = [unpack(ray.get(handed_in[rank]).left, known) for rank in sorted(handed_in) if rank]
-    return interleave([one.predictions for one in (left, *others)], list(left.splits))
+    return interleave([part.predictions for part in (left, *others)], list(left.splits))
 
 
 def _configure(model: pl.LightningModule, weights: Mapping[str, Any]) -> None:

@@ -44,12 +44,12 @@ def copy_into(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
         weights[name] = copy.deepcopy(weights[name])  # a metric's state, for example: the module may keep it
     # a model with a load_state_dict of its own may return nothing
     missing, unexpected = model.load_state_dict(weights, strict=False) or ((), ())
-    said = [f"the model here has no place for {first_of(unexpected)}"] if unexpected else []
+    problems = [f"the model here has no place for {first_of(unexpected)}"] if unexpected else []
     if without := [name for name in missing if name not in unmade]:
-        said.append(f"nothing came for {first_of(without)}")
-    if said:
+        problems.append(f"nothing came for {first_of(without)}")
+    if problems:
         warnings.warn(
-            f"Not all trained weights came back into the model: {', and '.join(said)}. All others did. Make every "
+            f"Not all trained weights came back into the model: {', and '.join(problems)}. All others did. Make every "
             "layer in the model's __init__, so that driver and workers have the same.",
             stacklevel=2,
         )
@@ -61,47 +61,47 @@ def _make_room(model: torch.nn.Module, weights: Mapping[str, Any]) -> set[str]:
     made: dict[torch.Tensor, torch.Tensor] = {}  # tied parameters stay tied; tensors are hashed by identity
     for path, module in model.named_modules(remove_duplicate=False):
         for slots in (module._parameters, module._buffers):
-            for name, own in list(slots.items()):
+            for name, tensor in list(slots.items()):
                 key = f"{path}.{name}" if path else name
                 came = weights.get(key)
                 if not isinstance(came, torch.Tensor) or name in module._non_persistent_buffers_set:
                     continue
                 places.add(key)
-                if own is not None and is_lazy(own):
-                    own.materialize(came.shape)
-                if own is not None and not own.is_meta:
-                    _reallocate(own, came)
+                if tensor is not None and is_lazy(tensor):
+                    tensor.materialize(came.shape)
+                if tensor is not None and not tensor.is_meta:
+                    _reallocate(tensor, came)
                     continue
-                new = made.get(own) if own is not None else None
+                new = made.get(tensor) if tensor is not None else None
                 if new is None:
-                    new = _made_for(own, came, parameter=slots is module._parameters)
-                if own is not None:
-                    made[own] = new
+                    new = _made_for(tensor, came, parameter=slots is module._parameters)
+                if tensor is not None:
+                    made[tensor] = new
                 setattr(module, name, new)
     return places
 
 
-def copy_tensor(own: torch.Tensor, came: torch.Tensor) -> None:
+def copy_tensor(tensor: torch.Tensor, came: torch.Tensor) -> None:
     """Copy a returned tensor into one of the driver's, which gets its shape and dtype."""
     with torch.no_grad():
-        if is_lazy(own):
-            own.materialize(came.shape)
-        _reallocate(own, came)
-        own.copy_(came)
+        if is_lazy(tensor):
+            tensor.materialize(came.shape)
+        _reallocate(tensor, came)
+        tensor.copy_(came)
 
 
-def _reallocate(own: torch.Tensor, came: torch.Tensor) -> None:
+def _reallocate(tensor: torch.Tensor, came: torch.Tensor) -> None:
     """Give a tensor other memory where its shape or dtype is another."""
-    if own.shape != came.shape or own.dtype != came.dtype:
-        own.data, own.grad = torch.empty(came.shape, dtype=came.dtype, device=own.device), None
+    if tensor.shape != came.shape or tensor.dtype != came.dtype:
+        tensor.data, tensor.grad = torch.empty(came.shape, dtype=came.dtype, device=tensor.device), None
 
 
-def _made_for(own: torch.Tensor | None, came: torch.Tensor, *, parameter: bool) -> torch.Tensor:
+def _made_for(tensor: torch.Tensor | None, came: torch.Tensor, *, parameter: bool) -> torch.Tensor:
     """Return memory for a parameter or buffer without memory."""
     new = torch.empty(came.shape, dtype=came.dtype, device=came.device)
     if not parameter:
         return new
-    return torch.nn.Parameter(new, requires_grad=new.is_floating_point() if own is None else own.requires_grad)
+    return torch.nn.Parameter(new, requires_grad=new.is_floating_point() if tensor is None else tensor.requires_grad)
 
 
 # --- Copies checkpoints to the same path on the disks of other nodes, through Ray's object store ----------

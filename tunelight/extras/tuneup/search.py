@@ -164,7 +164,7 @@ class Search:
         """The fastest setting; of those that are nearly as fast the sweep's own, else that of the fewest CPUs."""
         least, now = ALIKE * self.measured[self.best].speed, self.choices.start(self.choices.gangs[0])
         alike = [setting for setting, figures in self.measured.items() if figures.speed >= least]
-        return now if now in alike else min(alike, key=lambda one: (one.workers * one.cpus, -self.measured[one].speed))
+        return now if now in alike else min(alike, key=lambda s: (s.workers * s.cpus, -self.measured[s].speed))
 
     @property
     def spared(self) -> int:
@@ -174,7 +174,7 @@ class Search:
     def run(self) -> None:
         """Search. The first setting is measured whatever the budget is."""
         firsts = [*filter(self._measure, map(self.choices.start, self.choices.gangs))]
-        for first in sorted(firsts, key=lambda one: -self.measured[one].speed):
+        for first in sorted(firsts, key=lambda s: -self.measured[s].speed):
             self._vary(first)
         self._settle()
 
@@ -221,7 +221,7 @@ class Search:
             least = _CLOSE * self.measured[self.best].speed
             ordered = sorted(self.measured, key=lambda setting: -self.measured[setting].speed)
             left = [setting for setting in ordered[:_CANDIDATES] if self.measured[setting].speed >= least]
-            for setting in sorted(left, key=lambda one: (one.gang != self._gang, one.gang)) if len(left) > 1 else ():
+            for setting in sorted(left, key=lambda s: (s.gang != self._gang, s.gang)) if len(left) > 1 else ():
                 self._measure(setting)
 
 

@@ -80,14 +80,14 @@ def tune_up(
     budget_s = checks.seconds(budget)
     space = SearchSpace.of(search_space)
     check_names(settings)
-    told = Settings(**{**space.settings, **settings})
-    with benched(space, told, tried) as (bench, choices, names):
+    merged = Settings(**{**space.settings, **settings})
+    with benched(space, merged, tried) as (bench, choices, names):
         search = Search(bench.measure, choices, budget_s, say=say)
         search.run()
         if not search.measured:
             raise SettingsError(f"No setting could be measured. {next(iter(search.failed.values()))}")
         search_s = search.clock() - search.began
-        together = _together(space, told, search, bench, say)
+        together = _together(space, merged, search, bench, say)
     figures = search.measured[search.fastest]
     return TuneUp(
         now=search.choices.start(search.choices.gangs[0]),
@@ -97,7 +97,7 @@ def tune_up(
         together=together,
         limit=bottleneck(figures, adjustable=names["num_workers"] is not None),
         search_s=search_s,
-        notes=_notes(told, space, search, names, figures),
+        notes=_notes(merged, space, search, names, figures),
         names=names,
         fixed=names["batch_size"] not in space.domains or space.is_fixed(str(names["batch_size"])),
     )
@@ -171,20 +171,20 @@ def _arguments(
 
 def _choices(reservation: Reservation, values: Mapping[str, Any], *, batch: int, tried: Mapping[str, Any]) -> Choices:
     """Return what is tried, first what the sweep has. ``values``: of the data's arguments that can be varied."""
-    own, varied = (reservation.workers, reservation.cpus_per_worker), "batch_size" in values
+    now, varied = (reservation.workers, reservation.cpus_per_worker), "batch_size" in values
     sizes = tried["workers"] or [1 << power for power in range(_MOST_WORKERS.bit_length())]
-    fits = [pair for pair in _gangs(reservation, sizes if varied else [own[0]], tried["cpus"]) if batch % pair[0] == 0]
+    fits = [pair for pair in _gangs(reservation, sizes if varied else [now[0]], tried["cpus"]) if batch % pair[0] == 0]
     loaders = [values.get("num_workers"), *(tried["loaders"] if "num_workers" in values else ())]
-    return Choices([*dict.fromkeys([own, *fits])], [*dict.fromkeys(loaders)])
+    return Choices([*dict.fromkeys([now, *fits])], [*dict.fromkeys(loaders)])
 
 
 def _gangs(reservation: Reservation, sizes: Sequence[int], cpus: Sequence[float] | None) -> Iterator[tuple[int, float]]:
     """Yield the gangs that the cluster can hold: their size, and the CPUs of each worker."""
-    nodes, own = live_nodes(), reservation.cpus_per_worker
+    nodes, now = live_nodes(), reservation.cpus_per_worker
     largest = max(int(node.get("CPU", 0)) for node in nodes)
     for workers in sizes:
-        all_of_a_node = largest // max(1, min(workers, int(largest // (own or 1))))
-        for each in cpus or ([own] if reservation.gpus_per_worker else dict.fromkeys((own, max(own, all_of_a_node)))):
+        all_of_a_node = largest // max(1, min(workers, int(largest // (now or 1))))
+        for each in cpus or ([now] if reservation.gpus_per_worker else dict.fromkeys((now, max(now, all_of_a_node)))):
             if trials_at_once(Reservation(workers, each, reservation.gpus_per_worker), nodes, 0, most=1):
                 yield workers, each
 
@@ -199,8 +199,8 @@ def _together(
     from tunelight.searchers.choose import count_trials  # imports Ray Tune
 
     nodes, total, made = live_nodes(), count_trials(space, settings), {}
-    for _, group in itertools.groupby(sorted(search.measured, key=lambda one: one.gang), key=lambda one: one.gang):
-        setting = max(group, key=lambda one: search.measured[one].speed)
+    for _, group in itertools.groupby(sorted(search.measured, key=lambda s: s.gang), key=lambda s: s.gang):
+        setting = max(group, key=lambda s: search.measured[s].speed)
         limit = settings.max_concurrent or total
         at_once = max(1, trials_at_once(bench.reservation(setting), nodes, 0, most=min(limit, total)))
         together = min(at_once, _MOST_AT_ONCE)
@@ -220,7 +220,7 @@ def _notes(
     if search.out_of_time:
         spared = f"the budget ended the search: {search.spared} settings were not measured. Give a larger budget"
     searched = batch in space.domains and not space.is_fixed(batch)
-    said = {
+    notes = {
         f"workers were not varied: give {where} an argument batch_size": names["batch_size"] is None,
         f"the DataLoader's workers were not varied: give {where} an argument num_workers": names["num_workers"] is None,
         f"{batch} is searched: with another number of workers, divide its values accordingly": searched,
@@ -228,7 +228,7 @@ def _notes(
         spared: search.out_of_time or search.spared,
         f"callbacks that take no part in a step were left out: {', '.join(figures.left_out)}": figures.left_out,
     }
-    return [note for note, holds in said.items() if holds]
+    return [note for note, holds in notes.items() if holds]
 
 
 # --- Bench: measures settings on gangs of the cluster that this process is connected to -----------
@@ -288,7 +288,7 @@ class Bench:
         except BaseException:
             self.close()
             raise
-        return sorted(figures, key=lambda one: one.step_s)[len(figures) // 2]
+        return sorted(figures, key=lambda measured: measured.step_s)[len(figures) // 2]
 
     def _take(self, setting: Setting, gangs: int) -> list[Held]:
         """Return gangs for a setting, those of before where they fit."""
@@ -364,7 +364,7 @@ class TuneUp:
     @property
     def best(self) -> Setting:
         """What to train the sweep with: of the most samples a second of all trials that then train at once."""
-        return max(self.together, key=lambda one: self.together[one][1], default=self.fastest)
+        return max(self.together, key=lambda setting: self.together[setting][1], default=self.fastest)
 
     @property
     def global_batch(self) -> int:
@@ -395,11 +395,11 @@ class TuneUp:
         document = editor.load(Path(path).read_text(encoding="utf-8"))
         for name, value in made.items():
             if isinstance(value, dict) and document.get(name):
-                for key, one in value.items():
+                for key, part in value.items():
                     if key in document[name]:
-                        document[name][key] = one
+                        document[name][key] = part
                     else:
-                        document[name].insert(0, key, one)  # at the end it would come behind blank lines and comments
+                        document[name].insert(0, key, part)  # at the end it would come behind blank lines and comments
             else:
                 document[name] = value
         try:
@@ -425,20 +425,20 @@ class TuneUp:
 
     def table(self) -> list[dict[str, str]]:
         """Return a row for each measured setting, the fastest first."""
-        told = {one: f"{speed:.3g} samples/s, {number} at once" for one, (number, speed) in self.together.items()}
+        together = {s: f"{speed:.3g} samples/s, {number} at once" for s, (number, speed) in self.together.items()}
         return [
             {
                 "setting": str(setting),
                 "steps/s (quartiles)": "{1:.3g} ({0:.3g} to {2:.3g})".format(*figures.rates),
                 "waits for data": f"{figures.data_share:.0%}",
-                "the sweep": told.get(setting, ""),
+                "the sweep": together.get(setting, ""),
             }
             for setting, figures in self.measured.items()
         ]
 
     def __str__(self) -> str:
-        figures, own = self.measured[self.fastest], self.measured.get(self.now)
-        against = f", {figures.speed / own.speed:.2f} times now's" if own and self.fastest != self.now else ""
+        figures, now = self.measured[self.fastest], self.measured.get(self.now)
+        against = f", {figures.speed / now.speed:.2f} times now's" if now and self.fastest != self.now else ""
         lines = [
             f"{len(self.measured)} settings measured in {self.search_s:.0f} s, {self.global_batch} samples a step.",
             f"Fastest for one trial: {self.fastest}: {figures.rates[1]:.3g} steps/s{against}. It is {self.limit}",

@@ -49,8 +49,8 @@ class Measure:
         session = get_session()
         setting: Setting = config["setting"]
         recipe, parts = self.recipe, self._arguments(setting)
-        told = {**recipe.trainer_args, **parts["trainer"]}
-        args, left_out = _trainer_args(told)
+        given = {**recipe.trainer_args, **parts["trainer"]}
+        args, left_out = _trainer_args(given)
         module: Any = recipe.model(**parts["model"])
         data = recipe.data(**parts["data"]) if recipe.data is not None else None
         clock = _Clock(config["seconds"])
@@ -73,10 +73,10 @@ class Measure:
         return parts
 
 
-def _trainer_args(told: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _trainer_args(asked: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the Trainer's arguments, and the names of the callbacks that are left out."""
     context = get_session().context
-    args = built({name: value for name, value in told.items() if name not in _NOT_USED})
+    args = built({name: value for name, value in asked.items() if name not in _NOT_USED})
     strategy: Any = BACKENDS[context.backend].load_strategy()
     args = with_device(args, strategy, on_gpu=context.gpu is not None)
     given = callbacks_of(args)
@@ -133,7 +133,7 @@ class _Clock(Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Train without schedulers that wait for a validation's metric, for there is none."""
         strategy = trainer.strategy
-        strategy.lr_scheduler_configs = [one for one in strategy.lr_scheduler_configs if not one.reduce_on_plateau]
+        strategy.lr_scheduler_configs = [kept for kept in strategy.lr_scheduler_configs if not kept.reduce_on_plateau]
         self._cuda = strategy.root_device.type == "cuda"
         self._last = time.perf_counter()
 

@@ -196,16 +196,16 @@ class Page:
         return self._stream(self._sweep_messages(watch, int(only) if only.isdecimal() and len(only) < 10 else None))
 
     async def _sweep_messages(self, watch: SweepWatch, only: int | None) -> AsyncIterator[str]:
-        generation, seen, told, curves = -1, 0, 0, dict[int, int]()
-        said = time.monotonic()
+        generation, seen, sent_version, curves = -1, 0, 0, dict[int, int]()
+        sent_at = time.monotonic()
         while True:
             wrong = await run_in_threadpool(_looked, watch)
             if generation != watch.generation:
                 yield encode({"anew": True})  # the page may have rows of an earlier connection
-                generation, seen, told, curves = watch.generation, 0, 0, {}
+                generation, seen, sent_version, curves = watch.generation, 0, 0, {}
             version, now = watch.version, time.monotonic()
-            due = told < version and now - said >= _WHOLE_S
-            reading = not seen and not watch.whole and wrong is None and now - said < _READING_S
+            due = sent_version < version and now - sent_at >= _WHOLE_S
+            reading = not seen and not watch.whole and wrong is None and now - sent_at < _READING_S
             if reading or (seen == version and not due):  # all at once is sooner than bit by bit
                 yield ""
             else:
@@ -214,9 +214,9 @@ class Page:
                     yield encode({"error": f"{watch.folder.name} has no trial {only}."})
                 for begin in range(0, max(1, len(rows)), _MOST_MESSAGE):
                     message = {"rows": rows[begin : begin + _MOST_MESSAGE], "now": time.time()}
-                    if not begin and (due or not told):
+                    if not begin and (due or not sent_version):
                         message |= {"head": watch.head(), **(watch.curves(curves) if only is None else {})}
-                        told, said = version, now
+                        sent_version, sent_at = version, now
                     yield encode(message)
                 seen = version
             if wrong is not None:
@@ -230,7 +230,7 @@ class Page:
 
     async def _events(self, messages: AsyncIterator[str]) -> AsyncIterator[str]:
         """Yield messages as server-sent events; an empty one only shows, now and then, that the server lives."""
-        said = time.monotonic()
+        sent_at = time.monotonic()
         self.streams += 1
         try:
             yield "retry: 2000\n\n"
@@ -238,8 +238,8 @@ class Page:
                 now = time.monotonic()
                 if self._over():
                     return
-                if message or now - said > _ALIVE_S:
-                    said = now
+                if message or now - sent_at > _ALIVE_S:
+                    sent_at = now
                     yield f"data: {message}\n\n" if message else ": alive\n\n"
         except Exception as error:  # noqa: BLE001 - the page says what is wrong, and looks again
             yield f"data: {encode({'error': str(error) or type(error).__name__})}\n\n"
@@ -276,11 +276,11 @@ class Page:
 def _command(body: bytes) -> tuple[str, str, int | None, dict[str, Any]]:
     """Read a command: the sweep's name, what to do, the trial's number and the arguments. Raises: HTTPException."""
     try:
-        told = json.loads(body)
+        action = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise HTTPException(400, "An action must be JSON.") from error
-    told = told if isinstance(told, dict) else {}
-    name, do, trial, arguments = (told.get(key) for key in ("sweep", "do", "trial", "arguments"))
+    action = action if isinstance(action, dict) else {}
+    name, do, trial, arguments = (action.get(key) for key in ("sweep", "do", "trial", "arguments"))
     arguments = {} if arguments is None else arguments
     if not isinstance(name, str) or not isinstance(do, str) or do not in _DOES or not isinstance(arguments, dict):
         raise HTTPException(400, f"An action has a sweep and one of {', '.join(_DOES)} to do.")
@@ -393,11 +393,11 @@ class Guard:
         if scope["method"] not in ("GET", "HEAD", "POST"):
             return _no(405, "Only GET and POST are answered.")
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
-        own = f"{self.cookie}="
+        prefix = f"{self.cookie}="
         kept = [
-            part.strip().removeprefix(own)
+            part.strip().removeprefix(prefix)
             for part in headers.get("cookie", "").split(";")
-            if part.strip().startswith(own)
+            if part.strip().startswith(prefix)
         ]
         given = bearer or query.get("token", "") or next(iter(kept), "")
         if not secrets.compare_digest(given.encode(), self._token.encode()):
@@ -475,13 +475,13 @@ def address(name: str) -> str:
     return f"/static/{hashlib.sha256(static(name)).hexdigest()[:12]}/{name}"
 
 
-def _page(kind: str, title: str, links: Mapping[str, str], **told: Any) -> str:
-    """Return a page; ``told`` is what its script is told."""
+def _page(kind: str, title: str, links: Mapping[str, str], **facts: Any) -> str:
+    """Return a page; ``facts`` are what its script reads."""
     return frame(
         kind,
         title,
         links,
-        {**told, "plotly": address(PLOTLY), "colours": colours()},
+        {**facts, "plotly": address(PLOTLY), "colours": colours()},
         head=[f'<link rel="stylesheet" href="{address(STYLE)}">', '<link rel="icon" href="data:,">'],
         body=[_NO_SCRIPT, asset(f"{kind}.html")],
         scripts=[f'<script src="{address(name)}"></script>' for name in SCRIPTS],
@@ -508,14 +508,14 @@ def trial_details(watch: SweepWatch, state: TrialState) -> list[Block]:
     """Return all that is known of a trial but its log. Raises: StorageError."""
     found = read_trial(watch.folder, state.id)
     results = SweepResults(watch.folder, found, read_sweep_file(watch.folder))
-    trial, own = results.every_trial[0], found.trials[state.id]
+    trial, recorded = results.every_trial[0], found.trials[state.id]
     sweep = shell_quote(stores.shown(watch.folder))
     commands = [
-        f"tunelight show {sweep} {own.index}",
-        f"tunelight reproduce {sweep} {own.index}",
-        f"tunelight best {sweep} {own.index} --export trial-{own.index}.yaml",
+        f"tunelight show {sweep} {recorded.index}",
+        f"tunelight reproduce {sweep} {recorded.index}",
+        f"tunelight best {sweep} {recorded.index} --export trial-{recorded.index}.yaml",
     ]
-    blocks = trial_blocks(trial, own, results.objectives, watch.state.started or 0.0, watch.best_config())
+    blocks = trial_blocks(trial, recorded, results.objectives, watch.state.started or 0.0, watch.best_config())
     return [*blocks, {"title": "Commands", "pre": "\n".join(commands)}]
 
 

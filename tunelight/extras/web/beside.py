@@ -46,5 +46,5 @@ class LivePage:
     def say(self) -> None:
         """Print the address, once the server answers."""
         self._thread.join(_WAIT_S)
-        said = self._said or "The live page has not come up yet: tunelight serve shows it."
-        write(Text(f"{said}\n", error=True))
+        message = self._said or "The live page has not come up yet: tunelight serve shows it."
+        write(Text(f"{message}\n", error=True))

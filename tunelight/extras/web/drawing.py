@@ -54,11 +54,11 @@ class Drawing:
             now = time.monotonic()
             rests = last is not None and now - last[1] < max(_PAUSE_S, _SHARE * last[2])
             if last is None or (last[0] != size and not rests):
-                said = await self._draw(target, watch.folder)
+                failure = await self._draw(target, watch.folder)
                 self._drawn.pop(key, None)
                 self._drawn[key] = size, time.monotonic(), time.monotonic() - now
-                if said:
-                    return _said(f"It could not be drawn: {said}"), False
+                if failure:
+                    return _said(f"It could not be drawn: {failure}"), False
                 self._forget()
         try:
             return (target / f"{name}.json").read_text(encoding="utf-8"), self._drawn[key][0] == size
@@ -83,7 +83,7 @@ class Drawing:
             stderr=asyncio.subprocess.PIPE,
         )
         try:
-            _, said = await asyncio.wait_for(process.communicate(), _LIMIT_S)
+            _, output = await asyncio.wait_for(process.communicate(), _LIMIT_S)
         except TimeoutError:
             process.kill()
             await process.wait()
@@ -91,7 +91,7 @@ class Drawing:
         finally:
             self._running = None
         if process.returncode:
-            return (said.decode(errors="replace").strip().splitlines() or ["the process was ended."])[-1][:400]
+            return (output.decode(errors="replace").strip().splitlines() or ["the process was ended."])[-1][:400]
         return ""
 
     def close(self) -> None:

@@ -120,10 +120,10 @@ def serve(
     if not stores.store_of(working) and not working.is_dir():
         raise StorageError(f"There is no folder {working}. Give the folder of sweeps (storage= of the sweep).")
     with contextlib.closing(_listen(host, port)) as listener, _quiet_end():
-        own = Serving(
+        serving = Serving(
             host, listener.getsockname()[1], _token(working), os.getpid(), socket.gethostname(), read_only=read_only
         )
-        asyncio.run(_run(working, own, listener, lasting=lasting, say=say))
+        asyncio.run(_run(working, serving, listener, lasting=lasting, say=say))
 
 
 @contextlib.contextmanager
@@ -148,7 +148,7 @@ def _quiet_end() -> Iterator[None]:
 
 
 async def _run(
-    working: Path, own: Serving, listener: socket.socket, *, lasting: bool, say: Callable[[Serving], None]
+    working: Path, serving: Serving, listener: socket.socket, *, lasting: bool, say: Callable[[Serving], None]
 ) -> None:
     import uvicorn
 
@@ -160,12 +160,12 @@ async def _run(
     page = Page(
         sweeps,
         str(stores.shown(working)),
-        read_only=own.read_only,
+        read_only=serving.read_only,
         over=lambda: servers[0].should_exit,
     )
-    names = frozenset() if _is_any(own.host) else frozenset({own.host.lower()})
+    names = frozenset() if _is_any(serving.host) else frozenset({serving.host.lower()})
     config = uvicorn.Config(
-        Guard(page.app, own.token, names),
+        Guard(page.app, serving.token, names),
         http="h11",
         ws="none",
         lifespan="off",
@@ -180,8 +180,8 @@ async def _run(
     )
     servers.append(uvicorn.Server(config))
     logging.getLogger("uvicorn.error").addFilter(_not_cancelled)
-    told = _tell(working, own)
-    say(own)
+    written = _tell(working, serving)
+    say(serving)
     beside = [asyncio.create_task(_read_ahead(sweeps))]
     if not lasting:
         beside.append(asyncio.create_task(_leave_when_idle(servers[0], page, sweeps, working)))
@@ -192,8 +192,8 @@ async def _run(
         for task in beside:
             task.cancel()
         page.close()
-        if told:
-            _untell(working, own)
+        if written:
+            _untell(working, serving)
 
 
 def _not_cancelled(record: logging.LogRecord) -> bool:
@@ -247,16 +247,16 @@ def start(storage: str | os.PathLike[str]) -> str:
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_START_S)  # it goes on as nobody's child, see main()
     ready, _, _ = select.select([process.stdout], [], [], _START_S)
-    said = process.stdout.readline().decode().strip() if ready else ""
+    address = process.stdout.readline().decode().strip() if ready else ""
     process.stdout.close()
-    if not said:
+    if not address:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         lines = (working / _LOG).read_text(errors="replace").strip().splitlines() if ready else []
         why = lines[-1][:400] if lines else f"no answer within {_START_S:.0f} s"
         raise ReportError(f"The live page could not be started: {why}. {working / _LOG} may say more.")
-    return said
+    return address
 
 
 def running(working: Path) -> Serving | None:
@@ -327,10 +327,10 @@ def _token(working: Path) -> str:
     return secrets.token_urlsafe(24)
 
 
-def _tell(working: Path, own: Serving) -> bool:
+def _tell(working: Path, serving: Serving) -> bool:
     """Write where the server is, unless another one of this folder answers; tell whether it was written."""
     before = _told(working)
-    if before is not None and before.pid != own.pid and before.answers:
+    if before is not None and before.pid != serving.pid and before.answers:
         return False
     try:
         working.mkdir(parents=True, exist_ok=True)
@@ -339,7 +339,7 @@ def _tell(working: Path, own: Serving) -> bool:
         return False
     try:
         with os.fdopen(file, "w", encoding="utf-8") as stream:
-            json.dump(asdict(own), stream)
+            json.dump(asdict(serving), stream)
         Path(name).replace(_file(working))
     except OSError:
         with contextlib.suppress(OSError):
@@ -348,11 +348,11 @@ def _tell(working: Path, own: Serving) -> bool:
     return True
 
 
-def _untell(working: Path, own: Serving) -> None:
+def _untell(working: Path, serving: Serving) -> None:
     """Say that the server has ended; the token stays."""
     found = _told(working)
-    if found is not None and found.pid == own.pid:
-        _tell(working, Serving(own.host, own.port, own.token, 0, own.machine))
+    if found is not None and found.pid == serving.pid:
+        _tell(working, Serving(serving.host, serving.port, serving.token, 0, serving.machine))
 
 
 def main(storage: str, working: str) -> None:
@@ -366,8 +366,8 @@ def main(storage: str, working: str) -> None:
     before = _told(Path(working))
     port = before.port if before is not None else None
 
-    def say(own: Serving) -> None:
-        sys.stdout.write(f"{own.address}\n")
+    def say(serving: Serving) -> None:
+        sys.stdout.write(f"{serving.address}\n")
         sys.stdout.flush()
         sys.stdout.close()
 

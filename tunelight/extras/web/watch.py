@@ -222,8 +222,8 @@ class SweepList:
             if now - self._looked >= self._every:
                 self._looked = now
                 try:
-                    found = [one for one in self._find() if _is_text(one.folder.name)]
-                    self._folders = {one.folder.name: (one.folder, one.written) for one in found}
+                    found = [sweep for sweep in self._find() if _is_text(sweep.folder.name)]
+                    self._folders = {sweep.folder.name: (sweep.folder, sweep.written) for sweep in found}
                     self.error = None
                     for name in self._watches.keys() - self._folders.keys():
                         del self._watches[name]

@@ -109,8 +109,8 @@ def try_pairs(store: dist.Store, place: Place, nodes: int, address: str, limit_s
             _wait(store, doors, GATHER_LIMIT_S)
             store.set(tried[place.node_rank], _try(place, [json.loads(store.get(door)) for door in doors], limit_s))
         _wait(store, tried, GATHER_LIMIT_S)
-    if said := next(filter(None, (store.get(key).decode() for key in tried)), None):
-        raise GangError(said, "exception")
+    if failure := next(filter(None, (store.get(key).decode() for key in tried)), None):
+        raise GangError(failure, "exception")
 
 
 def _try(place: Place, doors: Sequence[tuple[str, str, int]], limit_s: float) -> str:

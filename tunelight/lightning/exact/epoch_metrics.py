@@ -56,8 +56,8 @@ def shared_out(everywhere: list[Logged], rank: int, world_size: int) -> list[Log
 def put(trainer: pl.Trainer, states: list[Logged], note: Callable[[str], object]) -> None:
     """Restore an epoch's results of this rank and of lost ones; ``note`` each metric that cannot be restored."""
     results = trainer.fit_loop.epoch_loop._results
-    for number, one in enumerate(states):
-        for key, kept in one.items():
+    for number, logged in enumerate(states):
+        for key, kept in logged.items():
             if "states" in kept:
                 if (why := _put_object(trainer, results, key, kept, merge=number > 0)) is not None:
                     whose = "of a worker that is gone" if number else "from before the restart"
@@ -88,8 +88,8 @@ def agree(trainer: pl.Trainer, gather: Callable[[Logged], list[Logged]]) -> None
         if metric.meta.on_epoch and metric.meta.sync.group is None
     }
     everywhere: Logged = {}
-    for one in gather(mine):
-        everywhere.update({key: kept for key, kept in one.items() if key not in everywhere})
+    for logged in gather(mine):
+        everywhere.update({key: kept for key, kept in logged.items() if key not in everywhere})
     for key, kept in everywhere.items():
         of_metric = "metric_attribute" in kept
         if key in mine or not (of_metric or (kept["sync"] and not kept["rank_zero_only"])):
@@ -113,7 +113,7 @@ def _described(metric: _ResultMetric) -> dict[str, Any]:
     if not metric.is_tensor:
         return {**kept, "metric_attribute": meta.metric_attribute}
     values = {name: getattr(metric, name, None) for name in ("value", "cumulated_batch_size")}
-    return {**kept, "dtypes": {name: one.dtype for name, one in values.items() if isinstance(one, torch.Tensor)}}
+    return {**kept, "dtypes": {name: value.dtype for name, value in values.items() if isinstance(value, torch.Tensor)}}
 
 
 def _made(trainer: pl.Trainer, kept: dict[str, Any]) -> _ResultMetric:

@@ -24,10 +24,10 @@ Limit = int | float
 
 
 class StandIn:
-    """Stands in for a loader: attributes other than its ``own`` are the loader's, which Lightning reads and sets."""
+    """Stands in for a loader: Lightning reads and sets attributes of the loader, except for those in ``state``."""
 
-    def __init__(self, loader: Any, **own: Any) -> None:
-        vars(self).update(own, loader=loader)
+    def __init__(self, loader: Any, **state: Any) -> None:
+        vars(self).update(state, loader=loader)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -173,8 +173,8 @@ class StreamShare(StandIn, Share):
         *,
         gather: Callable[[str], list[str]] | None = None,
     ) -> None:
-        own = {"_parts": parts, "_part": part, "_limit": limit, "_count": None, "_gather": gather, "_begun": None}
-        super().__init__(loader, **own, dealt=True)
+        state = {"_parts": parts, "_part": part, "_limit": limit, "_count": None, "_gather": gather, "_begun": None}
+        super().__init__(loader, **state, dealt=True)
 
     def __iter__(self) -> Iterator[Any]:
         self._begin()

@@ -242,9 +242,9 @@ class ExactEvaluation(ParallelStrategy):
         acts = self.gather_objects((act if hook is None else f"{act} in {hook}") + self._batch)
         if len(set(acts)) == 1:
             return
-        said = "; ".join(f"rank {rank}: {one}" for rank, one in enumerate(acts))
+        listed = "; ".join(f"rank {rank}: {doing}" for rank, doing in enumerate(acts))
         raise StrategyError(
-            f"The ranks do not do the same together ({said}). In an exact evaluation ranks get whole batches of one "
+            f"The ranks do not do the same together ({listed}). In an exact evaluation ranks get whole batches of one "
             "process, which may differ in their number of rows, and a condition on a batch may hold on one rank alone: "
             "code that calls a collective itself (self.all_gather, self.log(..., on_step=True, sync_dist=True)) has to "
             "call it on every rank, with equal shapes. Or choose evaluation='ddp', for the strategy or the sweep: "
@@ -318,7 +318,7 @@ class ExactEvaluation(ParallelStrategy):
         """Run a loop's step; undo it if this rank has borrowed the batch."""
         _, turn, loader, source = step  # the batch, its index, the loader's, and the iterator if the step takes that
         combined = loop._combined_loader
-        shares = [share_of(one) for one in combined.flattened]
+        shares = [share_of(dataloader) for dataloader in combined.flattened]
         if combined._mode == "sequential":
             shares = shares[loader : loader + 1]
         decide = all if combined._mode == "min_size" else any

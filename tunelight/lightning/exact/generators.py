@@ -39,15 +39,15 @@ def restore(state: State, device: torch.device | None = None) -> None:
         torch.cuda.set_rng_state(state["cuda"].cpu(), device)
 
 
-def same(one: Any, other: Any) -> bool:
+def same(state: Any, other: Any) -> bool:
     """Return whether two states, or parts of them, are equal."""
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(value, other[name]) for name, value in one.items())
-    if isinstance(one, tuple | list):
-        return all(same(a, b) for a, b in zip(one, other, strict=True))
-    return bool(one == other)
+    if isinstance(state, torch.Tensor):
+        return torch.equal(state, other)
+    if isinstance(state, dict):
+        return state.keys() == other.keys() and all(same(value, other[name]) for name, value in state.items())
+    if isinstance(state, tuple | list):
+        return all(same(a, b) for a, b in zip(state, other, strict=True))
+    return bool(state == other)
 
 
 def seed(*numbers: int, device: torch.device | None = None) -> None:

@@ -135,12 +135,12 @@ class TrainingBatches:
         assert self._cut is not None  # called for samplers of Lightning's only
         with self._play(part):
             if (done := self.whole_batches(start)) is not None:
-                own = self._cut.rank
+                before = self._cut.rank
                 self._cut.rank = part
                 try:
                     return list(self.batches)[done:]
                 finally:
-                    self._cut.rank = own
+                    self._cut.rank = before
             order = _order(self._cut)
         rest = order[start:]
         rest += (order * (1 + self.parts.total // max(1, len(order))))[: -len(rest) % self.parts.total]
@@ -176,9 +176,9 @@ def groups_in_use(loaders: Sequence[TurnLoader], fetcher: Any) -> list[list[Any]
     one that had none left.
     """
     if fetcher.length is None and fetcher.done:
-        last = max((number for number, one in enumerate(loaders) if one.ended), default=-1)
-        return [one.group(int(number <= last)) for number, one in enumerate(loaders)]
-    return [one.group(len(getattr(fetcher, "batches", ()))) for one in loaders]
+        last = max((number for number, loader in enumerate(loaders) if loader.ended), default=-1)
+        return [loader.group(int(number <= last)) for number, loader in enumerate(loaders)]
+    return [loader.group(len(getattr(fetcher, "batches", ()))) for loader in loaders]
 
 
 class _Steps(Iterator[Any]):

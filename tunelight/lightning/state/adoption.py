@@ -60,12 +60,12 @@ class TrainerExchange:
         if refused is not None:
             return refused
         module.on_load_checkpoint(came)
-        groups = [[dict(group) for group in one.param_groups] for one in trainer.optimizers]
+        groups = [[dict(group) for group in optimizer.param_groups] for optimizer in trainer.optimizers]
         _load(trainer, came)
         for optimizer, before_it in zip(trainer.optimizers, groups, strict=True):
             optimizer.zero_grad()  # accumulated gradients belong to the replaced weights
-            for group, own in zip(optimizer.param_groups, before_it, strict=True):
-                group.update({name: value for name, value in own.items() if name != "params"})
+            for group, options in zip(optimizer.param_groups, before_it, strict=True):
+                group.update({name: value for name, value in options.items() if name != "params"})
         put_values(trainer, before, config)
         if callable(hook := getattr(module, "on_adopt", None)):
             hook(dict(config))
@@ -88,13 +88,13 @@ def put_values(trainer: pl.Trainer, before: Mapping[str, Any], config: Mapping[s
         name = key.rpartition(".")[2]
         unclear = unclear or _unclear(trainer, name, before)
         alone = len(_by_name(before).get(name, {})) < 2
-        for optimizer, own in zip(trainer.optimizers, owners.get(name, ()), strict=False):
-            for group, owner in zip(optimizer.param_groups, own, strict=True):
+        for optimizer, followed in zip(trainer.optimizers, owners.get(name, ()), strict=False):
+            for group, owner in zip(optimizer.param_groups, followed, strict=True):
                 for option in OF_GROUPS if name == "lr" else (name,):
                     if option in group and owner == key:
                         group[option] = _moved(group[option], name, old, new)
             if name == "lr":
-                _move_schedules(trainer, optimizer, [owner == key for owner in own], old, new)
+                _move_schedules(trainer, optimizer, [owner == key for owner in followed], old, new)
         if key in module.hparams:
             module.hparams[key] = new
         if alone and name in module.hparams:
@@ -107,9 +107,9 @@ def put_values(trainer: pl.Trainer, before: Mapping[str, Any], config: Mapping[s
 def _unclear(trainer: pl.Trainer, name: str, before: Mapping[str, Any]) -> str | None:
     """Return in words that several keys end in ``name`` and parameter groups do not show which they follow, or None."""
     keys = _by_name(before).get(name, {})
-    groups = [group for one in trainer.optimizers for group in one.param_groups]
-    owners = [owner for own in _owners(trainer, name, keys) for owner in own]
-    if len(keys) < 2 or not any(owner is None and name in one for owner, one in zip(owners, groups, strict=True)):
+    groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+    owners = [owner for followed in _owners(trainer, name, keys) for owner in followed]
+    if len(keys) < 2 or not any(owner is None and name in group for owner, group in zip(owners, groups, strict=True)):
         return None
     return (
         f"{' and '.join(keys)} end in one word, and the value of a parameter group does not show which of them it "
@@ -133,9 +133,9 @@ def _owners(trainer: pl.Trainer, name: str, keys: Mapping[str, Any]) -> list[lis
     """
     found = []
     for optimizer in trainer.optimizers:
-        own = [_owner(group, name, keys) for group in optimizer.param_groups]
-        known = {key for key in own if key is not None}
-        found.append([next(iter(known)) if key is None and len(known) == 1 else key for key in own])
+        followed = [_owner(group, name, keys) for group in optimizer.param_groups]
+        known = {key for key in followed if key is not None}
+        found.append([next(iter(known)) if key is None and len(known) == 1 else key for key in followed])
     return found
 
 
@@ -195,10 +195,10 @@ def _weights(trainer: pl.Trainer) -> Mapping[str, Any]:
 
 def _optimizers(trainer: pl.Trainer) -> list[dict[str, Any]]:
     if not isinstance(trainer.strategy, ModelParallelStrategy):
-        return [one.state_dict() for one in trainer.optimizers]
+        return [optimizer.state_dict() for optimizer in trainer.optimizers]
     states, options = _gathered()
     get, module = states.get_optimizer_state_dict, trainer.lightning_module
-    return [dict(get(module, one, options=options)) for one in trainer.optimizers]
+    return [dict(get(module, optimizer, options=options)) for optimizer in trainer.optimizers]
 
 
 def _load(trainer: pl.Trainer, came: Mapping[str, Any]) -> None:
@@ -221,16 +221,16 @@ def _load(trainer: pl.Trainer, came: Mapping[str, Any]) -> None:
 
 def _misfit(trainer: pl.Trainer, came: Mapping[str, Any]) -> str | None:
     """Return why a state does not fit this model and these optimizers; None if it does."""
-    own, theirs = trainer.lightning_module.state_dict(), came["state_dict"]
-    if odd := sorted(own.keys() ^ theirs.keys()):
+    ours, theirs = trainer.lightning_module.state_dict(), came["state_dict"]
+    if odd := sorted(ours.keys() ^ theirs.keys()):
         return f"the models differ: {odd[0]} is in one of them only"
-    for name, tensor in own.items():
+    for name, tensor in ours.items():
         if isinstance(tensor, torch.Tensor) and tensor.shape != theirs[name].shape:
             return f"the models differ: {name} is {tuple(tensor.shape)} here and {tuple(theirs[name].shape)} there"
     if trainable(trainer.lightning_module) != came["trainable"]:
         return "the models differ in what is frozen"  # a restart sets that before the strategy wraps the model
-    mine = [[len(group["params"]) for group in one.param_groups] for one in trainer.optimizers]
-    other = [[len(group["params"]) for group in one["param_groups"]] for one in came["optimizer_states"]]
+    mine = [[len(group["params"]) for group in optimizer.param_groups] for optimizer in trainer.optimizers]
+    other = [[len(group["params"]) for group in state["param_groups"]] for state in came["optimizer_states"]]
     return None if mine == other else "the optimizers differ"
 
 
@@ -244,8 +244,8 @@ def _untaken(trainer: pl.Trainer, before: Mapping[str, Any], config: Mapping[str
         name = key.rpartition(".")[2]
         if (unclear := _unclear(trainer, name, before)) is not None:
             return f"{unclear}; the module has no on_adopt(config)"
-        owners = [owner for own in _owners(trainer, name, named.get(name, {})) for owner in own]
-        groups = [group for one in trainer.optimizers for group in one.param_groups]
+        owners = [owner for followed in _owners(trainer, name, named.get(name, {})) for owner in followed]
+        groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
         groups = [group for group, owner in zip(groups, owners, strict=True) if owner == key and name in group]
         fits = any(name in _PROPORTIONAL or _same(group[name], old) for group in groups)
         if key.partition(".")[0] in _OF_BUILDERS or old is _NOTHING or not fits:
@@ -260,28 +260,28 @@ def _changed(before: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[t
             yield key, old.get(key, _NOTHING), value
 
 
-def _move_schedules(trainer: pl.Trainer, optimizer: Any, own: list[bool], old: Any, new: Any) -> None:
-    """Change the schedules of an optimizer; ``own`` says of each of its groups whether its rate changes."""
+def _move_schedules(trainer: pl.Trainer, optimizer: Any, moves: list[bool], old: Any, new: Any) -> None:
+    """Change the schedules of an optimizer; ``moves`` says of each of its groups whether its rate changes."""
     for config in trainer.lr_scheduler_configs:
         for scheduler in each(config.scheduler):
             if getattr(scheduler, "optimizer", trainer.optimizers[0]) is not optimizer:
                 continue
             for name in OF_SCHEDULERS:
                 value = getattr(scheduler, name, None)
-                if isinstance(value, list) and len(value) == len(own):
+                if isinstance(value, list) and len(value) == len(moves):
                     moved = [
-                        _moved(rate, "lr", old, new) if mine else rate for rate, mine in zip(value, own, strict=True)
+                        _moved(rate, "lr", old, new) if mine else rate for rate, mine in zip(value, moves, strict=True)
                     ]
                     setattr(scheduler, name, moved)
-                elif isinstance(value, int | float) and all(own):
+                elif isinstance(value, int | float) and all(moves):
                     setattr(scheduler, name, _moved(value, "lr", old, new))
 
 
 def each(scheduler: Any) -> Iterator[Any]:
     """Yield a scheduler and those that it consists of."""
     yield scheduler
-    for one in scheduler._schedulers if isinstance(scheduler, ChainedScheduler | SequentialLR) else ():
-        yield from each(one)
+    for part in scheduler._schedulers if isinstance(scheduler, ChainedScheduler | SequentialLR) else ():
+        yield from each(part)
 
 
 def _moved(value: Any, name: str, old: Any, new: Any) -> Any:
@@ -290,12 +290,12 @@ def _moved(value: Any, name: str, old: Any, new: Any) -> Any:
         return value.fill_(_moved(value.item(), name, old, new)) if value.numel() == 1 else value
     if _same(value, old):
         return new
-    numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in (value, old, new))
+    numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in (value, old, new))
     return value * (new / old) if name in _PROPORTIONAL and numbers and old else value
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(value: Any, other: Any) -> bool:
     try:
-        return bool(one == other)
+        return bool(value == other)
     except Exception:  # noqa: BLE001 - arrays, for example, compare elementwise
-        return one is other
+        return value is other

@@ -60,8 +60,8 @@ def go_on(trainer: pl.Trainer, session: Session, *, tuning: bool = False) -> Non
 def configuration(trainer: pl.Trainer, pl_module: pl.LightningModule, session: Session) -> None:
     """Log the trial's configuration, unless module or data module log hyperparameters. Runs on: worker."""
     data: Any = getattr(trainer, "datamodule", None)
-    own = any(getattr(one, "_log_hyperparams", False) for one in (pl_module, data))
-    if session.context.config and not session.task.job and not own and trainer.is_global_zero:
+    by_module = any(getattr(part, "_log_hyperparams", False) for part in (pl_module, data))
+    if session.context.config and not session.task.job and not by_module and trainer.is_global_zero:
         for logger in trainer.loggers:
             logger.log_hyperparams(dict(session.context.config))
 
@@ -74,8 +74,8 @@ def _shared(logger: CSVLogger | TensorBoardLogger, context: Context, taken: Coll
     """Return a version that neither trials that share a folder nor others like it of this trial take, or None."""
     if inside(logger.save_dir or ".", context):
         return None
-    own = f"{_sweep(context)}-{context.trial_id}"
-    return next(name for name in (own, *(f"{own}-{n}" for n in range(2, len(taken) + 3))) if name not in taken)
+    base = f"{_sweep(context)}-{context.trial_id}"
+    return next(name for name in (base, *(f"{base}-{n}" for n in range(2, len(taken) + 3))) if name not in taken)
 
 
 def inside(folder: Any, context: Context) -> bool:
@@ -89,13 +89,13 @@ def keep_checkpoints_apart(trainer: pl.Trainer, context: Context) -> None:
     Runs on: worker, before a Trainer's set-up, in which Lightning names the folders that are not given: in later runs
     of the Trainer they look as if they were.
     """
-    own = Path(context.trial_dir).name.replace("trial_", f"{_sweep(context)}-", 1)
+    name = Path(context.trial_dir).name.replace("trial_", f"{_sweep(context)}-", 1)
     callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]  # Lightning's, set elsewhere
-    for one in callbacks:
-        if isinstance(one, Checkpoint):
-            folder = _given.setdefault(one, getattr(one, "dirpath", None))
+    for callback in callbacks:
+        if isinstance(callback, Checkpoint):
+            folder = _given.setdefault(callback, getattr(callback, "dirpath", None))
             if folder is not None and "://" not in str(folder) and not inside(folder, context):
-                one.dirpath = str(Path(folder, own))  # type: ignore[attr-defined]  # it has one
+                callback.dirpath = str(Path(folder, name))  # type: ignore[attr-defined]  # it has one
 
 
 def _keep(logger: CSVLogger | TensorBoardLogger, *, scratch: bool) -> None:

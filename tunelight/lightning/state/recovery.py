@@ -74,14 +74,14 @@ class Recovery(Callback):
 
     # -- around a fit
 
-    def install(self, trainer: pl.Trainer, *, own: bool, tuning: bool = False) -> None:
+    def install(self, trainer: pl.Trainer, *, resumes: bool, tuning: bool = False) -> None:
         """Wrap the loops of a fit that starts, and let its loggers continue the trial's runs.
 
-        ``own``: the fit continues from the trial's own checkpoint. ``tuning``: it is of Lightning's Tuner, which ends
-        it before it trains.
+        ``resumes``: the fit continues from the trial's own checkpoint. ``tuning``: it is of Lightning's Tuner, which
+        ends it before it trains.
         """
         self._begin()
-        self.own = own
+        self.own = resumes
         if self._session is not None and self._session.within_fit(trainer):
             return  # it is not continued, and draws the numbers that the outer one would
         fit, epochs = trainer.fit_loop, trainer.fit_loop.epoch_loop
@@ -152,8 +152,8 @@ class Recovery(Callback):
         if self._session is None or not self._session.boundary.hurried:
             return
         ends = epochs._num_ready_batches_reached() or epochs._is_training_done or trainer.should_stop
-        own = self in trainer.callbacks  # type: ignore[attr-defined]  # as above; not while a rate or batch size is sought
-        if ends or epochs._should_accumulate() or not own or validated != epochs.val_loop.batch_progress.total.ready:
+        active = self in trainer.callbacks  # type: ignore[attr-defined]  # as above; not while a rate or batch size is sought
+        if ends or epochs._should_accumulate() or not active or validated != epochs.val_loop.batch_progress.total.ready:
             return
         device = trainer.strategy.root_device
         if device.type == "cuda":  # where a step has ended once its reductions are queued
@@ -166,7 +166,7 @@ class Recovery(Callback):
         if self._session is not None:
             loggers.configuration(trainer, pl_module, self._session)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Lightning's, set elsewhere
-        trainer.callbacks = sorted(callbacks, key=lambda one: isinstance(one, Reporting))  # type: ignore[attr-defined]
+        trainer.callbacks = sorted(callbacks, key=lambda callback: isinstance(callback, Reporting))  # type: ignore[attr-defined]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Set the trial's own values if the checkpoint that it goes on from has those of another."""
@@ -366,10 +366,10 @@ class Recovery(Callback):
             if is_resuming(fit):
                 iter(fetcher)
         self._put_metrics(trainer, middle)
-        for one in trainer.callbacks if middle else ():  # type: ignore[attr-defined]  # Lightning's, set elsewhere
+        for callback in trainer.callbacks if middle else ():  # type: ignore[attr-defined]  # Lightning's, set elsewhere
             # Lightning does not begin an epoch again, in which these set its values, SWA its schedule.
-            if isinstance(one, GradientAccumulationScheduler | pl.callbacks.StochasticWeightAveraging):
-                one.on_train_epoch_start(trainer, trainer.lightning_module)
+            if isinstance(callback, GradientAccumulationScheduler | pl.callbacks.StochasticWeightAveraging):
+                callback.on_train_epoch_start(trainer, trainer.lightning_module)
         self._loaded = None
         # It is resumable, by ``batches``; a trial's filters end with it.
         warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before the epoch")
@@ -380,12 +380,12 @@ class Recovery(Callback):
         assert self._loaded is not None  # asked while going on
         metrics, rank = self._loaded["metrics"], trainer.global_rank
         device = trainer.strategy.root_device
-        own = metrics[rank % len(metrics)]
-        for name, values in own.items():
+        own_metrics = metrics[rank % len(metrics)]
+        for name, values in own_metrics.items():
             getattr(trainer._logger_connector, name).update(move_data_to_device(values, device))
         if middle:
             put(trainer, self._loaded["gradients"])
-            states = [dict(one) for one in epoch_metrics.shared_out(self._loaded["logged"], rank, trainer.world_size)]
+            states = [dict(part) for part in epoch_metrics.shared_out(self._loaded["logged"], rank, trainer.world_size)]
             epoch_metrics.put(trainer, states, warnings.warn if self._session is None else self._session.note)
 
     # -- parts and ranks
@@ -402,8 +402,8 @@ class Recovery(Callback):
 
 def _of_all(ranks: Sequence[dict[int, State]]) -> dict[int, State]:
     """Return all parts' states; where several ranks have a part's, that of the rank whose first part it is."""
-    own = {part: states[part] for states in ranks for part in list(states)[:1]}
-    return {part: state for states in ranks for part, state in states.items()} | own
+    first = {part: states[part] for states in ranks for part in list(states)[:1]}
+    return {part: state for states in ranks for part, state in states.items()} | first
 
 
 def _sharing(trainer: pl.Trainer) -> tuple[int, int]:
@@ -424,7 +424,7 @@ def _loads_anew(trainer: Any) -> bool:
 def recovery_of(trainer: pl.Trainer) -> Recovery | None:
     """Return the Trainer's recovery; None outside of a trial."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # Lightning's, set elsewhere
-    return next((one for one in callbacks if isinstance(one, Recovery)), None)
+    return next((callback for callback in callbacks if isinstance(callback, Recovery)), None)
 
 
 def end_training(trainer: pl.Trainer) -> None:
@@ -547,12 +547,12 @@ def take_over(trainer: pl.Trainer, checkpoint: dict[str, Any]) -> None:
         checkpoint[KEY] |= {"ends": False, "ending": None}
     states: dict[str, Any] = checkpoint["callbacks"]
     callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]  # Lightning's, set elsewhere
-    for one in callbacks:
-        state = states.get(one.state_key)
+    for callback in callbacks:
+        state = states.get(callback.state_key)
         if not state:
             continue
-        if isinstance(one, pl.callbacks.EarlyStopping):
-            state |= {"patience": one.patience, **({"wait_count": 0, "stopped_epoch": 0} if ended else {})}
+        if isinstance(callback, pl.callbacks.EarlyStopping):
+            state |= {"patience": callback.patience, **({"wait_count": 0, "stopped_epoch": 0} if ended else {})}
             state.pop("stopping_reason", None)
-        elif isinstance(one, pl.callbacks.ModelCheckpoint) or (isinstance(one, pl.callbacks.Timer) and ended):
-            del states[one.state_key]
+        elif isinstance(callback, pl.callbacks.ModelCheckpoint) or (isinstance(callback, pl.callbacks.Timer) and ended):
+            del states[callback.state_key]

@@ -319,8 +319,8 @@ class GangStrategy(ParallelStrategy):
             and not getattr(self, "_save_distributed_checkpoint", False)
         ):
             if self.is_global_zero:
-                own = [one for known in self.gathered if (one := known()) is not None]
-                writing.defer(write_later(checkpoint, filepath, self.checkpoint_io, own))
+                alive = [tensor for known in self.gathered if (tensor := known()) is not None]
+                writing.defer(write_later(checkpoint, filepath, self.checkpoint_io, alive))
         elif self.joined:
             super().save_checkpoint(checkpoint, filepath, storage_options=storage_options)
         else:
@@ -546,14 +546,14 @@ def _bundles_here() -> int | None:
 
 
 def write_later(
-    checkpoint: dict[str, Any], path: str, writer: CheckpointIO, own: Iterable[torch.Tensor] = ()
+    checkpoint: dict[str, Any], path: str, writer: CheckpointIO, uncopied: Iterable[torch.Tensor] = ()
 ) -> Callable[[], None]:
     """Copy ``checkpoint``, except for tensors of its own; return a function that writes it. Runs on: worker, rank 0."""
     while isinstance(writer, AsyncCheckpointIO) and writer.checkpoint_io is not None:
         writer = writer.checkpoint_io  # its thread would write after the function has returned
     plain = type(writer) is TorchCheckpointIO  # which keeps the file's bytes in memory as well, twice
     try:
-        snapshot = frozen(checkpoint, own)
+        snapshot = frozen(checkpoint, uncopied)
     except Exception:  # for example, a user's object that can be pickled but not copied
         if not plain:
             raise
@@ -579,12 +579,12 @@ def _bytes_later(checkpoint: dict[str, Any], path: str) -> Callable[[], None]:
     return write
 
 
-def frozen(value: Any, own: Iterable[torch.Tensor] = ()) -> Any:
+def frozen(value: Any, uncopied: Iterable[torch.Tensor] = ()) -> Any:
     """Return a deep copy with its tensors in main memory; storages that tensors share are copied once.
 
-    ``own``: tensors that nothing else holds, which are not copied.
+    ``uncopied``: tensors that nothing else holds, which are not copied.
     """
-    copies: dict[int, Any] = {id(one): one for one in own}
+    copies: dict[int, Any] = {id(tensor): tensor for tensor in uncopied}
     storages: dict[int, torch.UntypedStorage] = {}
     for part in tensors_of(value):
         if id(part) not in copies:

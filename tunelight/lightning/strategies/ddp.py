@@ -75,7 +75,7 @@ class RayStrategy(SizeInvariantTraining, DDPStrategy):
         self._choose_accelerator()
 
     def _setup_model(self, model: torch.nn.Module) -> DistributedDataParallel:
-        self._wrapped = tuple((one, one.requires_grad) for one in model.parameters())
+        self._wrapped = tuple((param, param.requires_grad) for param in model.parameters())
         return super()._setup_model(model)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
@@ -84,7 +84,7 @@ class RayStrategy(SizeInvariantTraining, DDPStrategy):
         Each rank would train what was unfrozen (by Lightning's BaseFinetuning, say) by gradients of its own.
         """
         super().on_train_batch_start(batch, batch_idx)
-        if any(one.requires_grad != trained for one, trained in self._wrapped):
+        if any(param.requires_grad != trained for param, trained in self._wrapped):
             wrapped = self.model
             assert isinstance(wrapped, DistributedDataParallel)
             self.model = wrapped.module  # for the teardown, if another rank is lost now
@@ -96,6 +96,6 @@ class RayStrategy(SizeInvariantTraining, DDPStrategy):
         """Name tunelight's strategies where Lightning recommends its own for unused parameters."""
         super().on_exception(exception)
         ours = "strategy=tl.RayStrategy(find_unused_parameters=True)"
-        told = ("strategy='ddp_find_unused_parameters_true'", "strategy=DDPStrategy(find_unused_parameters=True)")
-        for one in told:
-            exception.args = tuple(arg.replace(one, ours) if isinstance(arg, str) else arg for arg in exception.args)
+        advised = ("strategy='ddp_find_unused_parameters_true'", "strategy=DDPStrategy(find_unused_parameters=True)")
+        for phrase in advised:
+            exception.args = tuple(arg.replace(phrase, ours) if isinstance(arg, str) else arg for arg in exception.args)

@@ -210,28 +210,28 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
     # -- steps
 
     def _turn_loaders(self) -> list[Any]:
-        return [one for one in self._trainer().fit_loop._combined_loader.flattened if isinstance(one, TurnLoader)]
+        return [dl for dl in self._trainer().fit_loop._combined_loader.flattened if isinstance(dl, TurnLoader)]
 
     @property
     def _all_ours(self) -> bool:
         """Whether each rank reads as many of its own batches a step as there are turns, for Lightning divides none."""
-        return any(not one.cut for one in self._turn_loaders())
+        return any(not loader.cut for loader in self._turn_loaders())
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step of the first part; ``backward`` runs those of the others."""
-        own = self._own_time
-        if own is not None:
-            own.begin(self._trainer().fit_loop._data_fetcher)
+        own_time = self._own_time
+        if own_time is not None:
+            own_time.begin(self._trainer().fit_loop._data_fetcher)
         self._arguments = args
         with contextlib.ExitStack() as stack:
             if self.turns > 1:
-                if own is not None:
-                    own.loads = self.parts.turns if self._all_ours else len(self.parts.played)
+                if own_time is not None:
+                    own_time.loads = self.parts.turns if self._all_ours else len(self.parts.played)
                 stack.enter_context(self.block_backward_sync())
                 stack.enter_context(self._played_by(self.parts.worker))
             result = super().training_step(*args, **kwargs)
-        if own is not None:
-            own.end()
+        if own_time is not None:
+            own_time.end()
         return result
 
     def reduce(self, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -487,8 +487,8 @@ class OwnTime:
             if self._gpu and not last[1].query():
                 return
             self._pending.popleft()
-            own = sum(map(self._between, fetches)) / self.loads + (self._between(forward) if forward else 0.0)
-            self._steps.append((own, step))
+            own_time = sum(map(self._between, fetches)) / self.loads + (self._between(forward) if forward else 0.0)
+            self._steps.append((own_time, step))
 
     def _between(self, marks: Marks) -> float:
         begin, end = marks
