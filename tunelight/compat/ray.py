@@ -358,8 +358,9 @@ def mend(controller: Any) -> None:
     An actor that is gone when Tune resets it for a trial fails twice, by the same error: as an actor, whose trial Tune
     queues again, and by its task, for which Tune then ends that trial as failed. Besides, Tune goes on to wait for the
     reset. A trial that waits has a placement group of its own requested, which Tune removes once the trial gets an
-    idle actor; the next trial requests the same again. Nothing happens with a controller of another class. Read in
-    2.43.0 and 2.60.0.
+    idle actor; the next trial requests the same again. At the end of a sweep Tune gives heads 10 s to end, where the
+    last trials may still write a checkpoint: they get as long as during the sweep, but after a signal. Nothing happens
+    with a controller of another class. Read in 2.43.0 and 2.60.0.
     """
     from ray.air.execution import PlacementGroupResourceManager
     from ray.tune.execution.tune_controller import TuneController
@@ -408,6 +409,11 @@ def _mended() -> tuple[Any, Any]:
     from ray.tune.execution.tune_controller import TuneController
 
     class OnceController(TuneController):
+        @property
+        def _actor_force_cleanup_timeout(self) -> int:
+            """Seconds; the scheduler is a ``SweepScheduler``."""
+            return 10 if self._scheduler_alg.interrupted() else self._actor_cleanup_timeout
+
         def _process_trial_failure(self, trial: Any, exception: Any) -> None:
             self._resetting_trials.discard(trial)
             if getattr(exception, "failed_trial", None) != trial.trial_id:

@@ -303,7 +303,6 @@ def _tune(
     from tunelight.gang.seat import sweep_seats
     from tunelight.schedulers.choose import judged_by
     from tunelight.stores.tune import for_tune
-    from tunelight.trial.callbacks import SettlingCallback
     from tunelight.trial.trainable import make_trainable
 
     if (warm := sys.modules.get("tunelight.extras.standalone.pool")) is not None:
@@ -312,7 +311,6 @@ def _tune(
     name = f"{default_name(settings)}-{secrets.token_hex(3)}"  # two sweeps may run at once
     parts = _parts(sweep, control, watch, datasets, orders=Orders(name), steps=steps)
     with tune_environment(settings.verbose), parts as (search, wrapped, callbacks):
-        settling = SettlingCallback(search.is_finished, lambda: control.signals.received is not None)
         try:
             tune.run(
                 make_trainable(_spec_of(sweep, datasets, name)),
@@ -327,7 +325,7 @@ def _tune(
                 max_failures=settings.failures.max_failures,
                 time_budget_s=settings.budget_s,
                 raise_on_failed_trial=False,
-                callbacks=[*callbacks, settling],
+                callbacks=callbacks,
                 verbose=2 if settings.verbose > 1 else 0,
             )
         except ValueError:  # Tune's own snapshot is not where it reads it back: its storage took nothing at the end
