@@ -117,7 +117,7 @@ def test_at_the_end_heads_may_finish_writing_unless_a_signal_has_come(interrupte
     controller, waited, killed = object.__new__(once), list[int](), list[Any]()
     since = time.monotonic() - 60
     heads = SimpleNamespace(
-        next=lambda timeout: waited.append(timeout),
+        next=lambda **limit: waited.append(limit["timeout"]),
         is_actor_started=lambda tracked_actor: len(waited) < 3,
         remove_actor=lambda tracked_actor, kill: killed.append((tracked_actor, kill)),
     )
