@@ -137,7 +137,7 @@ EXTRAS: dict[str, Room] = {
     "extras.attach": Room("a running sweep, followed and told by another process"),
     "extras.watching": Room("`tunelight show --follow`", names("extras.attach")),
     "extras.check": Room("a sweep looked at before it runs", names("extras.reproduce")),
-    "extras.upkeep": Room("sweeps and checkpoints deleted"),
+    "extras.upkeep": Room("sweeps deleted"),
     "extras.plain_tune": Room("trials on gangs for those who run Tune themselves"),
     "extras.forks": Room("workers forked from a process that has their imports"),
     "extras.wandb": Room("sweeps of W&B"),
