@@ -203,7 +203,7 @@ LIBRARIES: dict[str, Libraries] = {
     "extras.digits": Libraries(
         names("numpy", LIGHTNING), late=names("sklearn"), why="it is what a user could have written"
     ),
-    "extras.zoo": Libraries(names("numpy", LIGHTNING), late=names("pyarrow PIL"), why="as digits"),
+    "extras.zoo": Libraries(names("numpy", LIGHTNING), why="as digits"),
     "record": Libraries(
         names("numpy yaml ray.tune.Callback"), why="what is on disk outlives every version of Tune that wrote it"
     ),
