@@ -261,6 +261,7 @@ LIBRARIES: dict[str, Libraries] = {
     ),
     "extras.scripts": Libraries(names("yaml"), why="a driver makes a Script, and only workers run it"),
     "extras.scripts.files": Libraries(late=names("torch ray.tune.Callback"), why="only workers watch files"),
+    "extras.scripts.output": Libraries(names("ray.tune.Callback"), why="it runs on the driver"),
     "extras.scripts.worker": Libraries(names("psutil"), why="it ends what a trial has started"),
     "extras.scripts.logged": Libraries(late=names("torch"), why="for scripts that log and report nothing"),
     "extras.scripts.trainer": Libraries(

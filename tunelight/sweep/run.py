@@ -21,7 +21,7 @@ from tunelight import errors, stores
 from tunelight.cluster.connect import at_once, check_ray, connected, step_of, tune_environment, waits_for
 from tunelight.cluster.local import env_of_workers
 from tunelight.compat.lightning import VARIABLE, decide
-from tunelight.compat.ray import check_version
+from tunelight.compat.ray import check_version, silent_callback
 from tunelight.errors import (
     PreemptedError,
     StorageError,
@@ -389,7 +389,6 @@ def _parts(
     from tunelight.reporting import ProgressCallback
     from tunelight.searchers import TrackingSearcher
     from tunelight.sweep.steering import Steering
-    from tunelight.trial.callbacks import SilentCallback
 
     settings, folder = sweep.settings, sweep.folder
     total = max(sweep.total, sweep.state.suggested) + sweep.state.branches
@@ -405,11 +404,11 @@ def _parts(
     of_script = bool(settings.progress) and not sweep.space.domains
     progress = False if of_script else settings.progress
     shown = ProgressCallback(record.state, total=total, progress=progress, steps=steps, waits=waits)
-    output = [SilentCallback()] if settings.verbose < 2 else []
     if of_script:
         from tunelight.extras.scripts.output import OutputCallback
 
-        output = [OutputCallback(folder)]
+        written.append(OutputCallback(folder))
+    silent = [silent_callback()] if of_script or settings.verbose < 2 else []
     steering = Steering(
         record,
         search,
@@ -435,11 +434,11 @@ def _parts(
     try:
         code: Any = sweep.code
         watched = [code.watched(folder, record.note)] if settings.script is not None else []
-        callbacks = [*watched, *written, steering, shown, *output, first, *settings.callbacks, GcsCallback(watch)]
+        callbacks = [*watched, *written, steering, shown, *silent, first, *settings.callbacks, GcsCallback(watch)]
         yield search, steering.scheduler, callbacks
     finally:
         control.signals.graceful = False
-        for one in (*written, shown, *output):
+        for one in (*written, shown):
             one.close()
         if tracking is not None:
             tracking.close({trial.id: trial.state for trial in record.state.trials.values()})

@@ -80,7 +80,12 @@ def test_a_trial_that_goes_on_from_another_one_s_weights_is_refused_before_it_tr
     with pytest.raises(ScriptError, match=r"snapshot.pt was written by another trial .*\$\{trial_dir\}"):
         trials.train(before=load, after=save)
     trials.train(before=load, after=save, trial=0)  # it is its own: the trial was cut off, and goes on
-    trials.train(before=lambda number: (save(number), load(number)))  # its own, too
+
+    def begin(number: int) -> None:
+        save(number)
+        load(number)
+
+    trials.train(before=begin)  # its own, too
 
 
 def test_data_that_the_first_trial_has_prepared_is_for_all(trials: Trials) -> None:
