@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -347,9 +347,15 @@ def here(file: str | None) -> Here:
     return Here(installed(), sees)
 
 
-def on_node(node_id: str) -> dict[str, Any]:
-    """Return the options of an actor or task that runs on this node only, without resources."""
-    return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False)}
+def ask_others(look: Callable[..., Any], *given: Any) -> dict[Any, dict[str, Any]]:
+    """Call a function on every other node that lives, in a task without resources; return the calls and their nodes."""
+    calls, mine = {}, ray.get_runtime_context().get_node_id()
+    for node in ray.nodes():
+        if node["Alive"] and node["NodeID"] != mine:
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            task: Any = ray.remote(look).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+            calls[task.remote(*given)] = node
+    return calls
 
 
 class NodeCheck:
@@ -366,14 +372,7 @@ class NodeCheck:
     def __init__(self, file: Path | None, lightning: str) -> None:
         self._file, self._lightning = file, lightning
         self._patience_s = ANSWER_LIMIT_S
-        mine = ray.get_runtime_context().get_node_id()
-        self._asked = {
-            ray.remote(here).options(**on_node(node["NodeID"]), max_retries=0).remote(
-                None if file is None else str(file)
-            ): node
-            for node in ray.nodes()
-            if node["Alive"] and node["NodeID"] != mine
-        }  # fmt: skip
+        self._asked = ask_others(here, None if file is None else str(file))
         self._versions: dict[str, Mapping[str, str | None]] = {"this one": installed()} if self._asked else {}
 
     def trouble(self) -> str | None:
