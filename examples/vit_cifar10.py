@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import pickle
 import shutil
 import time
 from collections.abc import Callable
@@ -259,7 +260,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--backend", choices=STRATEGIES, default="ddp", help="how workers train together")
     parser.add_argument("--workers", type=int, default=2, help="workers of each gang")
     parser.add_argument("--gpu", action="store_true", help="a GPU for each worker")
-    parser.add_argument("--data", help="CIFAR-10's folder, or its Parquet, on every node (default: generated images)")
+    parser.add_argument("--data", help="CIFAR-10's folder, on every node (default: generated images)")
     parser.add_argument("--storage", type=Path, default=Path("runs"), help="folder for all that is written")
     return parser
 
@@ -276,7 +277,7 @@ def start_ray(workers: int) -> None:
 
 
 def generate_cifar10(folder: Path, train: int = 50_000, test: int = 10_000) -> Path:
-    """Write generated images of CIFAR-10's shape as Parquet, and return the folder; leave one alone that is there.
+    """Write generated images in CIFAR-10's format, and return the folder; leave one alone that is there.
 
     Each of ten classes is a tint and a texture, three waves in colours of their own. Each image shows them from another
     place, in another light and strength, under noise: the tint tells some of the classes at once, and whoever learns
@@ -292,13 +293,16 @@ def generate_cifar10(folder: Path, train: int = 50_000, test: int = 10_000) -> P
     )
     unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
     try:
-        for part, count in (("train", train), ("test", test)):
-            (unfinished / part).mkdir(parents=True)
+        unfinished.mkdir(parents=True)
+        for names, count in (([f"data_batch_{number}" for number in range(1, 6)], train), (["test_batch"], test)):
             labels = random.permutation(np.arange(count) % 10).astype(np.int64)
             images = np.concatenate(
                 [_drawn(classes, labels[start : start + 1000], random) for start in range(0, count, 1000)]
             )
-            write_parquet(unfinished / part / "images.parquet", images, labels)
+            files = zip(names, np.array_split(images, len(names)), np.array_split(labels, len(names)), strict=True)
+            for name, part, its_labels in files:
+                batch = {b"data": part.reshape(len(part), -1), b"labels": its_labels.tolist()}
+                (unfinished / name).write_bytes(pickle.dumps(batch))
         unfinished.rename(folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -137,7 +137,7 @@ EXTRAS: dict[str, Room] = {
     "extras.attach": Room("a running sweep, followed and told by another process"),
     "extras.watching": Room("`tunelight show --follow`", names("extras.attach")),
     "extras.check": Room("a sweep looked at before it runs", names("extras.reproduce")),
-    "extras.upkeep": Room("sweeps and checkpoints deleted"),
+    "extras.upkeep": Room("sweeps deleted"),
     "extras.plain_tune": Room("trials on gangs for those who run Tune themselves"),
     "extras.forks": Room("workers forked from a process that has their imports"),
     "extras.wandb": Room("sweeps of W&B"),
@@ -203,7 +203,7 @@ LIBRARIES: dict[str, Libraries] = {
     "extras.digits": Libraries(
         names("numpy", LIGHTNING), late=names("sklearn"), why="it is what a user could have written"
     ),
-    "extras.zoo": Libraries(names("numpy", LIGHTNING), late=names("pyarrow PIL"), why="as digits"),
+    "extras.zoo": Libraries(names("numpy", LIGHTNING), why="as digits"),
     "record": Libraries(
         names("numpy yaml ray.tune.Callback"), why="what is on disk outlives every version of Tune that wrote it"
     ),
@@ -261,6 +261,7 @@ LIBRARIES: dict[str, Libraries] = {
     ),
     "extras.scripts": Libraries(names("yaml"), why="a driver makes a Script, and only workers run it"),
     "extras.scripts.files": Libraries(late=names("torch ray.tune.Callback"), why="only workers watch files"),
+    "extras.scripts.output": Libraries(names("ray.tune.Callback"), why="it runs on the driver"),
     "extras.scripts.worker": Libraries(names("psutil"), why="it ends what a trial has started"),
     "extras.scripts.logged": Libraries(late=names("torch"), why="for scripts that log and report nothing"),
     "extras.scripts.trainer": Libraries(

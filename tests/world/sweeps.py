@@ -557,6 +557,6 @@ def load() -> None:
     """Import what a sweep imports on its way, since its modules get the world's time before it begins."""
     for name in (
         "cluster.gcs_watch", "extras.attach", "reporting", "searchers", "sweep.past", "sweep.replay", "sweep.run",
-        "sweep.steering", "trial.callbacks", "trial.trainable",
+        "sweep.steering", "trial.trainable",
     ):  # fmt: skip
         importlib.import_module(f"tunelight.{name}")

@@ -7,12 +7,11 @@ import logging
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -59,8 +58,6 @@ def connected(
     ``sweep_file`` is a file in the sweep's folder that every node has to see if there are checkpoints. Yields the
     reservation, made smaller if it is elastic and the cluster holds no more, and the watch.
     """
-    import ray  # half a second
-
     ours = local.kept() is not None or not ray.is_initialized()  # in this order: a kept one may be about to end
     environment = dict(os.environ)
     watch: GcsWatch | None = None
@@ -102,19 +99,15 @@ def connected(
 
 def step_of(address: str | None) -> str:
     """Return what ``connected`` will do, in words."""
-    known = None if _is_connected() and local.kept() is None else _remote(address)
+    known = None if ray.is_initialized() and local.kept() is None else _remote(address)
     return "Starting Ray" if known is None else f"Connecting to the Ray cluster at {known}"
-
-
-def _is_connected() -> bool:
-    return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
 
 
 def check_ray(settings: Settings) -> None:
     """Raise SettingsError for errors in ``address`` and ``runtime_env`` that are known without a cluster."""
     if settings.runtime_env:
         check_runtime_env(settings.runtime_env)
-    if settings.address is not None and _is_connected() and not local.kept():
+    if settings.address is not None and ray.is_initialized() and not local.kept():
         raise SettingsError(
             f"address={settings.address!r} was given, but this process is connected to a Ray already. Leave "
             "address out to use that one, or call ray.shutdown() first."
@@ -122,8 +115,6 @@ def check_ray(settings: Settings) -> None:
 
 
 def _watched(sweep_file: Path, settings: Settings, signals: StopSignals) -> GcsWatch:
-    import ray
-
     from tunelight.cluster.gcs_watch import GcsWatch  # imports Ray Tune
 
     check = NodeCheck(None if settings.checkpoints is None else sweep_file, settings.lightning)
@@ -134,8 +125,6 @@ def _watched(sweep_file: Path, settings: Settings, signals: StopSignals) -> GcsW
 
 def use_ray() -> None:
     """Use the Ray of this process, or RAY_ADDRESS; else start a local one, which ends with this process."""
-    import ray
-
     check_version()
     if local.kept() is not None or (not ray.is_initialized() and _remote(None) is None):
         with quiet(0):
@@ -167,8 +156,6 @@ def init_ray(
     address: str | None, runtime_env: Mapping[str, Any] | None, verbose: int, storage: Path | None = None
 ) -> None:
     """Connect to a cluster. With ``storage`` code will run there, and this process's folder is sent along."""
-    import ray
-
     common: dict[str, Any] = {
         "runtime_env": dict(runtime_env) if runtime_env else None,
         "log_to_driver": verbose > 0,
@@ -231,8 +218,6 @@ def _check_versions(address: str) -> None:
 
 def live_nodes() -> list[dict[str, float]]:
     """Return the resources of each node of the cluster that lives."""
-    import ray
-
     return [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
 
 
@@ -281,7 +266,6 @@ def at_once(reservation: Reservation, settings: Settings) -> int | None:
 
 def waits_for(reservation: Reservation) -> str:
     """Return what a trial that does not start waits for, in words; empty where nothing is lacking now."""
-    import ray
     from ray.util import placement_group_table
 
     if all(group["state"] != "PENDING" for group in placement_group_table().values()):
@@ -363,9 +347,15 @@ def here(file: str | None) -> Here:
     return Here(installed(), sees)
 
 
-def on_node(node_id: str) -> dict[str, Any]:
-    """Return the options of an actor or task that runs on this node only, without resources."""
-    return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False)}
+def ask_others(look: Callable[..., Any], *given: Any) -> dict[Any, dict[str, Any]]:
+    """Call a function on every other node that lives, in a task without resources; return the calls and their nodes."""
+    calls, mine = {}, ray.get_runtime_context().get_node_id()
+    for node in ray.nodes():
+        if node["Alive"] and node["NodeID"] != mine:
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            task: Any = ray.remote(look).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+            calls[task.remote(*given)] = node
+    return calls
 
 
 class NodeCheck:
@@ -382,14 +372,7 @@ class NodeCheck:
     def __init__(self, file: Path | None, lightning: str) -> None:
         self._file, self._lightning = file, lightning
         self._patience_s = ANSWER_LIMIT_S
-        mine = ray.get_runtime_context().get_node_id()
-        self._asked = {
-            ray.remote(here).options(**on_node(node["NodeID"]), max_retries=0).remote(
-                None if file is None else str(file)
-            ): node
-            for node in ray.nodes()
-            if node["Alive"] and node["NodeID"] != mine
-        }  # fmt: skip
+        self._asked = ask_others(here, None if file is None else str(file))
         self._versions: dict[str, Mapping[str, str | None]] = {"this one": installed()} if self._asked else {}
 
     def trouble(self) -> str | None:

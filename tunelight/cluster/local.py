@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import ray
+
 from tunelight.compat.lightning import FABRIC, flavour
-from tunelight.compat.ray import JOB_VARIABLE, LOCAL_RAY, is_client, setup_worker
+from tunelight.compat.ray import JOB_VARIABLE, LOCAL_RAY, is_client, session_folder, setup_worker
 from tunelight.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -55,9 +57,7 @@ class LocalRay:
     @property
     def lives(self) -> bool:
         """Whether this process is still connected to it."""
-        import ray
-
-        return ray.is_initialized() and _session() == self.session
+        return ray.is_initialized() and session_folder() == self.session
 
     def fits(self, asked: tuple[Any, ...]) -> bool:
         """Whether one that would be started now would be the same."""
@@ -128,8 +128,6 @@ def start(
 
     Raises: SettingsError if the kept Ray has to be taken, and its workers cannot have the ``runtime_env``.
     """
-    import ray  # half a second
-
     with _LOCK:
         modules = (flavour(), FABRIC[flavour()])
         asked = (dict(runtime_env or {}), verbose, threads, fork, modules)
@@ -166,7 +164,7 @@ def start(
                 server.remove()
             raise
         added = frozenset(os.environ.keys() - variables)
-        _Process.kept = LocalRay(asked, _inherited(added), added, server, _session(), os.getpid(), stays)
+        _Process.kept = LocalRay(asked, _inherited(added), added, server, session_folder(), os.getpid(), stays)
         return _Process.kept
 
 
@@ -181,15 +179,13 @@ def with_forks(runtime_env: Mapping[str, Any] | None, cpus: float) -> dict[str, 
 
     Another Ray can fork them if all its nodes are on this machine, with the same Python and folders.
     """
-    import ray
-
     env = dict(runtime_env or {})
     threads = threads_of(cpus)
     server = fork_server({**ray.get_runtime_context().runtime_env, **env}, threads) if kept() is None else None
     if server is None or not _alone():
         return env or None
-    if _Process.found is None or _Process.found[:2] != (_session(), threads):
-        _Process.found = _session(), threads, server
+    if _Process.found is None or _Process.found[:2] != (session_folder(), threads):
+        _Process.found = session_folder(), threads, server
     return env | {"py_executable": _Process.found[2].py_executable}
 
 
@@ -211,8 +207,6 @@ def threads_of(cpus: float) -> int:
 
 def _alone() -> bool:
     """Tell whether all nodes of the cluster are on this machine, and so is this process."""
-    import ray
-
     if is_client():
         return False
     here = ray.util.get_node_ip_address()
@@ -256,8 +250,6 @@ def shutdown() -> None:
         ended, _Process.kept = _Process.kept, None
         if ended is None or ended.pid != os.getpid():
             return
-        import ray
-
         ended.hold()
         if ended.lives:
             ray.shutdown()
@@ -269,16 +261,8 @@ def shutdown() -> None:
 
 def _in_use() -> bool:
     """Tell whether anybody holds resources of this Ray, such as the user's own tasks."""
-    import ray
-
     total, free = ray.cluster_resources(), ray.available_resources()
     return any(free.get(name, 0.0) < total[name] for name in ("CPU", "GPU") if name in total)
-
-
-def _session() -> str:
-    from tunelight.compat.ray import session_folder
-
-    return str(session_folder())
 
 
 def _inherited(added: frozenset[str]) -> tuple[Any, ...]:

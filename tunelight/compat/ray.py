@@ -325,6 +325,19 @@ def without_hints_on_deaths() -> Iterator[None]:
         worker.print_to_stdstream = original
 
 
+def silent_callback() -> Any:
+    """Return what Tune takes in place of its own callback that prints each trial's end. Read in 2.43.0 and 2.60.0."""
+    from ray.tune.progress_reporter import TrialProgressCallback
+
+    class Silent(TrialProgressCallback):
+        def log_result(self, *_: Any, **__: Any) -> None:
+            """Print nothing."""
+
+        on_trial_complete = log_result
+
+    return Silent(metric=None)
+
+
 def schedulers_by_name() -> Mapping[str, Any]:
     """Return Tune's schedulers by name: classes, or functions that import them. Read in 2.60.0."""
     from ray.tune.schedulers import SCHEDULER_IMPORT
@@ -358,8 +371,9 @@ def mend(controller: Any) -> None:
     An actor that is gone when Tune resets it for a trial fails twice, by the same error: as an actor, whose trial Tune
     queues again, and by its task, for which Tune then ends that trial as failed. Besides, Tune goes on to wait for the
     reset. A trial that waits has a placement group of its own requested, which Tune removes once the trial gets an
-    idle actor; the next trial requests the same again. Nothing happens with a controller of another class. Read in
-    2.43.0 and 2.60.0.
+    idle actor; the next trial requests the same again. At the end of a sweep Tune gives heads 10 s to end, where the
+    last trials may still write a checkpoint: they get as long as during the sweep, but after a signal. Nothing happens
+    with a controller of another class. Read in 2.43.0 and 2.60.0.
     """
     from ray.air.execution import PlacementGroupResourceManager
     from ray.tune.execution.tune_controller import TuneController
@@ -407,7 +421,14 @@ def _mended() -> tuple[Any, Any]:
     from ray.air.execution import PlacementGroupResourceManager
     from ray.tune.execution.tune_controller import TuneController
 
-    class OnceController(TuneController):
+    base: Any = TuneController
+
+    class OnceController(base):  # type: ignore[misc]
+        @property
+        def _actor_force_cleanup_timeout(self) -> int:
+            """Seconds; the scheduler is a ``SweepScheduler``."""
+            return 10 if self._scheduler_alg.interrupted() else self._actor_cleanup_timeout
+
         def _process_trial_failure(self, trial: Any, exception: Any) -> None:
             self._resetting_trials.discard(trial)
             if getattr(exception, "failed_trial", None) != trial.trial_id:

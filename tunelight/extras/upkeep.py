@@ -1,19 +1,17 @@
-"""Delete sweeps that nobody runs, or their checkpoints."""
+"""Delete sweeps that nobody runs."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tunelight.checkpoints.files import FOLDER
 from tunelight.errors import StorageError, first_of
 from tunelight.record.folder import list_sweeps, read_sweep_file
 from tunelight.record.lease import OWNERS, RECORD_FILE, SWEEP_FILE, leased, record_of, why
 from tunelight.record.record import parse
 from tunelight.record.remote import has_record
-from tunelight.stores import delete, delete_local, shown, store_of
+from tunelight.stores import delete_local, shown, store_of
 
 
 def size_of(path: Path) -> int:
@@ -67,48 +65,20 @@ def delete_sweep(folder: Path) -> None:
     Raises: StorageError where the sweep is running, is none, or cannot be deleted.
     """
     check_deletable(folder)
-    with leased(folder, to="deleted"), _told(folder, "deleted"):
+    with leased(folder, to="deleted"):
         last = (folder / OWNERS, record_of(folder), folder / RECORD_FILE)
-        if store := store_of(folder):
-            delete_local(folder / OWNERS)  # so that this lease is not written there again
-            store.delete(folder)
-        for path in (*(path for path in folder.iterdir() if path not in last), *dict.fromkeys(last)):
-            delete_local(path)
-        folder.rmdir()
-
-
-def delete_checkpoints(folder: Path, trials: Iterable[Path]) -> int:
-    """Delete the checkpoints in these folders of a sweep's trials; return how many bytes they had.
-
-    Folders that are links, or not inside the sweep's, are left alone. Raises: StorageError where the sweep is running,
-    or a file cannot be deleted.
-    """
-    freed = 0
-    with leased(folder, to="cleared of checkpoints"), _told(folder, "cleared of checkpoints"):
-        for path in checkpoints_of(folder, trials):
-            freed += size_of(path)
-            delete(path)
-    return freed
-
-
-def checkpoints_of(folder: Path, trials: Iterable[Path]) -> list[Path]:
-    """Return the folders of these trials' checkpoints that :func:`delete_checkpoints` would delete."""
-    found = [trial / FOLDER for trial in trials if trial.parent == folder]
-    if store_of(folder):
-        return found
-    return [path for path in found if path.is_dir() and not path.is_symlink() and not path.parent.is_symlink()]
-
-
-@contextlib.contextmanager
-def _told(folder: Path, what: str) -> Iterator[None]:
-    """Raise an OSError as StorageError that says which file was in the way."""
-    try:
-        yield
-    except StorageError:
-        raise
-    except OSError as error:
-        where = error.filename if isinstance(error.filename, str) else shown(folder)
-        raise StorageError(
-            f"{shown(folder)} could not be {what}: {where}: {why(error)}. The rest of it is still there; make "
-            "that writable, and try again."
-        ) from error
+        try:
+            if store := store_of(folder):
+                delete_local(folder / OWNERS)  # so that this lease is not written there again
+                store.delete(folder)
+            for path in (*(path for path in folder.iterdir() if path not in last), *dict.fromkeys(last)):
+                delete_local(path)
+            folder.rmdir()
+        except OSError as error:
+            if isinstance(error, StorageError):
+                raise
+            where = error.filename if isinstance(error.filename, str) else shown(folder)
+            raise StorageError(
+                f"{shown(folder)} could not be deleted: {where}: {why(error)}. The rest of it is still there; make "
+                "that writable, and try again."
+            ) from error

@@ -22,6 +22,9 @@ from torch.utils.data import TensorDataset
 from tunelight.errors import TunelightError
 from tunelight.extras.digits import Classifier, Parts
 
+Images = tuple[NDArray[np.uint8], NDArray[np.int64]]
+"""Images of shape [N, C, H, W], and their labels of shape [N]."""
+
 # --- Classifiers of images of any size: a plain network and a vision transformer ------------------
 
 
@@ -219,10 +222,7 @@ def _idx(path: Path) -> NDArray[np.uint8]:
 
 
 class Cifar10Data(LocalImages):
-    """Serve CIFAR-10, 32 x 32 in colour, in its Python version or as Parquet, from ``root`` or below it.
-
-    Parquet is train*.parquet and test*.parquet, or folders of those names; ``root`` may be such a file too.
-    """
+    """Serve CIFAR-10, 32 x 32 in colour, in its Python version, from ``root`` or cifar-10-batches-py below it."""
 
     title = "CIFAR-10"
     source = "https://www.cs.toronto.edu/~kriz/cifar.html"
@@ -235,15 +235,11 @@ class Cifar10Data(LocalImages):
             files = [folder / name for name in names]
             if all(path.is_file() for path in files):
                 return files
-        if files := find_parquet(root, "train" if train else "test"):
-            return files
-        raise cls.missing(root, f"{names[0]} (or {'train' if train else 'test'}*.parquet)")
+        raise cls.missing(root, names[0])
 
     @classmethod
     def read(cls, files: Sequence[Path]) -> Images:
         """Return the images, shape [N, 3, 32, 32], and their labels."""
-        if files[0].suffix == ".parquet":
-            return read_parquet(files)
         images, labels = (np.concatenate(part) for part in zip(*map(_pickled, files), strict=True))
         return images.reshape(-1, 3, 32, 32), labels.astype(np.int64)
 
@@ -265,65 +261,6 @@ def _pickled(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return images and labels of a batch of the Python version."""
     batch = _OnlyArrays(io.BytesIO(path.read_bytes()), encoding="bytes").load()
     return batch[b"data"], np.asarray(batch[b"labels"])
-
-
-# --- CIFAR-10's images as Parquet -----------------------------------------------------------------
-
-Images = tuple[NDArray[np.uint8], NDArray[np.int64]]
-"""Images of shape [N, C, H, W], and their labels of shape [N]."""
-
-_IMAGE, _LABEL = ("image", "img"), ("label", "labels")
-
-
-def find_parquet(root: Path, part: str) -> list[Path]:
-    """Return the Parquet files of ``part``, "train" or "test": train*.parquet, or all in a folder of that name."""
-    root = root.parent if root.is_file() else root
-    for folder in (root, root / "plain_text", root / "data"):
-        if files := sorted(folder.glob(f"{part}*.parquet")) or sorted((folder / part).glob("*.parquet")):
-            return files
-    return []
-
-
-def read_parquet(files: Sequence[Path]) -> Images:
-    """Return the images, shape [N, 3, 32, 32], and labels, shape [N], of Parquet files.
-
-    A column ``image`` (or ``img``) holds them as Arrow's tensors of [32, 32, 3], or as picture files (PNG); a column
-    ``label`` their classes. Raises: ValueError for other contents.
-    """
-    from pyarrow import parquet  # a third of a second, for those whose images are Parquet
-
-    images, labels = [], []
-    for path in files:
-        table = parquet.read_table(path)
-        images.append(_images(table[_column(table, _IMAGE, path)].combine_chunks(), path))
-        labels.append(table[_column(table, _LABEL, path)].to_numpy().astype(np.int64))
-    return np.concatenate(images), np.concatenate(labels)
-
-
-def _column(table: Any, names: Sequence[str], path: Path) -> str:
-    for name in names:
-        if name in table.column_names:
-            return name
-    raise ValueError(f"{path.name} has no column {' or '.join(names)}, but {', '.join(table.column_names) or 'none'}")
-
-
-def _images(column: Any, path: Path) -> NDArray[np.uint8]:
-    """Return a column's images, shape [N, 3, 32, 32]."""
-    import pyarrow as pa
-
-    if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
-        return np.stack([_decoded(image) for image in column.field("bytes").to_pylist()])
-    if column.type == pa.fixed_shape_tensor(pa.uint8(), (32, 32, 3)):
-        tensors: NDArray[np.uint8] = column.to_numpy_ndarray().transpose(0, 3, 1, 2)
-        return tensors
-    raise ValueError(f"{path.name} holds {column.type}, and neither pictures nor tensors of 32 x 32 x 3 bytes")
-
-
-def _decoded(picture: bytes) -> NDArray[np.uint8]:
-    """Return the pixels of a picture file, shape [3, 32, 32]."""
-    from PIL import Image  # for those whose images are pictures
-
-    return np.asarray(Image.open(io.BytesIO(picture)).convert("RGB")).transpose(2, 0, 1)
 
 
 __all__ = [

@@ -72,7 +72,7 @@ def arrange(
     placed: list[tuple[int, Place]] = []
     for node_rank, node in enumerate(nodes):
         here = by_node[node]
-        gpus = visible_gpus([locations[index].gpus for index in here])
+        gpus = in_order(gpu for index in here for gpu in locations[index].gpus)
         here.sort(key=lambda index: gpus.index(locations[index].gpus[0]) if locations[index].gpus else 0)
         for local_rank, index in enumerate(here):
             location = locations[index]
@@ -122,11 +122,6 @@ _MIG = "MIG-"
 def in_order(gpus: Iterable[str]) -> tuple[str, ...]:
     """Return GPUs, each once: numbers in PCI order, then names (UUIDs, MIG) sorted. Ray lists them in any order."""
     return tuple(sorted(set(gpus), key=lambda gpu: (not gpu.isdecimal(), int(gpu) if gpu.isdecimal() else 0, gpu)))
-
-
-def visible_gpus(by_rank: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the GPUs of a node's ranks, each once."""
-    return in_order(gpu for gpus in by_rank for gpu in gpus)
 
 
 def is_mig(gpu: str) -> bool:

@@ -39,6 +39,7 @@ class SweepScheduler:
         scheduler: the sweep's own; further attributes are its own.
         queue: the sweep's trials.
         note: called with a text on a trial, and its id.
+        interrupted: returns whether a signal has stopped the sweep, whose end then waits for no checkpoint.
 
     Runs on: driver.
     """
@@ -48,11 +49,12 @@ class SweepScheduler:
         scheduler: GangScheduler,
         queue: Queue,
         note: Callable[[str, str], object] = lambda *_: None,
+        interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
         self._queue, self._note = queue, note
         self._trains_on: set[str] = set()
         """Trials that the scheduler was to pause, and that write no checkpoints."""
-        self.scheduler = scheduler
+        self.scheduler, self.interrupted = scheduler, interrupted
         self.controller: Any = None
         """Tune's controller, once a trial was added."""
         self._exempt: dict[str, Any] = {}

@@ -8,15 +8,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from ray.tune.search import Searcher
+
 from tunelight.errors import SettingsError, unknown
-from tunelight.searchers.random import all_of, endless, is_finite
+from tunelight.searchers.random import (
+    BlindSearcher,
+    GridSearcher,
+    RandomSearcher,
+    TrackingSearcher,
+    all_of,
+    endless,
+    is_finite,
+)
 from tunelight.space.plain import alike
 
 if TYPE_CHECKING:
-    from ray.tune.search import Searcher
-
     from tunelight.extras.optuna import OptunaSearcher
-    from tunelight.searchers.random import BlindSearcher, TrackingSearcher
     from tunelight.settings import Settings
     from tunelight.space import SearchSpace
 
@@ -90,10 +97,6 @@ def _trains_once(space: SearchSpace, settings: Settings) -> bool:
 
 def _is_foreign(searcher: Any) -> TypeGuard[Searcher]:
     """Tell whether a searcher is an object of Ray Tune's, or a user's own."""
-    from ray.tune.search import Searcher
-
-    from tunelight.searchers.random import TrackingSearcher
-
     return isinstance(searcher, Searcher) and not isinstance(searcher, TrackingSearcher)
 
 
@@ -147,8 +150,6 @@ def _fitting(space: SearchSpace, settings: Settings) -> str:
 
 
 def _blind(name: str, space: SearchSpace, settings: Settings) -> BlindSearcher:
-    from tunelight.searchers.random import GridSearcher, RandomSearcher
-
     metric, mode = settings.judged_by.values()
     if name == "grid":
         searcher = GridSearcher(space, metric, mode)

@@ -21,7 +21,7 @@ from tunelight import errors, stores
 from tunelight.cluster.connect import at_once, check_ray, connected, step_of, tune_environment, waits_for
 from tunelight.cluster.local import env_of_workers
 from tunelight.compat.lightning import VARIABLE, decide
-from tunelight.compat.ray import check_version
+from tunelight.compat.ray import check_version, silent_callback
 from tunelight.errors import (
     PreemptedError,
     StorageError,
@@ -303,7 +303,6 @@ def _tune(
     from tunelight.gang.seat import sweep_seats
     from tunelight.schedulers.choose import judged_by
     from tunelight.stores.tune import for_tune
-    from tunelight.trial.callbacks import SettlingCallback
     from tunelight.trial.trainable import make_trainable
 
     if (warm := sys.modules.get("tunelight.extras.standalone.pool")) is not None:
@@ -312,7 +311,6 @@ def _tune(
     name = f"{default_name(settings)}-{secrets.token_hex(3)}"  # two sweeps may run at once
     parts = _parts(sweep, control, watch, datasets, orders=Orders(name), steps=steps)
     with tune_environment(settings.verbose), parts as (search, wrapped, callbacks):
-        settling = SettlingCallback(search.is_finished, lambda: control.signals.received is not None)
         try:
             tune.run(
                 make_trainable(_spec_of(sweep, datasets, name)),
@@ -327,7 +325,7 @@ def _tune(
                 max_failures=settings.failures.max_failures,
                 time_budget_s=settings.budget_s,
                 raise_on_failed_trial=False,
-                callbacks=[*callbacks, settling],
+                callbacks=callbacks,
                 verbose=2 if settings.verbose > 1 else 0,
             )
         except ValueError:  # Tune's own snapshot is not where it reads it back: its storage took nothing at the end
@@ -391,7 +389,6 @@ def _parts(
     from tunelight.reporting import ProgressCallback
     from tunelight.searchers import TrackingSearcher
     from tunelight.sweep.steering import Steering
-    from tunelight.trial.callbacks import SilentCallback
 
     settings, folder = sweep.settings, sweep.folder
     total = max(sweep.total, sweep.state.suggested) + sweep.state.branches
@@ -407,11 +404,11 @@ def _parts(
     of_script = bool(settings.progress) and not sweep.space.domains
     progress = False if of_script else settings.progress
     shown = ProgressCallback(record.state, total=total, progress=progress, steps=steps, waits=waits)
-    output = [SilentCallback()] if settings.verbose < 2 else []
     if of_script:
         from tunelight.extras.scripts.output import OutputCallback
 
-        output = [OutputCallback(folder)]
+        written.append(OutputCallback(folder))
+    silent = [silent_callback()] if of_script or settings.verbose < 2 else []
     steering = Steering(
         record,
         search,
@@ -437,11 +434,11 @@ def _parts(
     try:
         code: Any = sweep.code
         watched = [code.watched(folder, record.note)] if settings.script is not None else []
-        callbacks = [*watched, *written, steering, shown, *output, first, *settings.callbacks, GcsCallback(watch)]
+        callbacks = [*watched, *written, steering, shown, *silent, first, *settings.callbacks, GcsCallback(watch)]
         yield search, steering.scheduler, callbacks
     finally:
         control.signals.graceful = False
-        for callback in (*written, shown, *output):
+        for callback in (*written, shown):
             callback.close()
         if tracking is not None:
             tracking.close({trial.id: trial.state for trial in record.state.trials.values()})

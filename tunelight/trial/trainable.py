@@ -188,10 +188,6 @@ class GangTrainable(Trainable):
             self._finish(_LAST_LIMIT_S)
         self._gang.close()
 
-    def settle(self) -> None:
-        """End the last trial here, which Tune has stopped, once it has finished writing."""
-        self._finish(_LAST_LIMIT_S)
-
     # -- calls from schedulers
 
     def decide(self, decision: Decision | Resize) -> None:

@@ -15,7 +15,6 @@ from tests.kit.recording import ERROR, Writer
 from tests.unit.cli.test_command import call
 from tunelight.cli.app import BAD_INPUT, INTERRUPTED, OK
 from tunelight.record import leased
-from tunelight.results import SweepResults
 
 # name, trials' losses, how it ended, metric's mode; the last is the newest
 SWEEPS: tuple[tuple[str, list[float], str | None, str], ...] = (
@@ -47,15 +46,7 @@ def runs(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        ("--sort time", "cut accuracy other digits-a digits-b"),
-        ("--sort time --reverse", "digits-b digits-a other accuracy cut"),
-        ("--sort name", "accuracy cut digits-a digits-b other"),
-        ("--sort best", "accuracy digits-a cut digits-b other"),
-        (
-            "--sort best --reverse",
-            "digits-b cut digits-a accuracy other",
-        ),  # what has no best value comes last either way
-        ("--sort trials", "accuracy digits-b cut digits-a other"),
+        ("", "cut accuracy other digits-a digits-b"),
         ("--state finished", "digits-b"),
         ("--state interrupted", "digits-a"),
         ("--state gave-up", "other"),
@@ -67,7 +58,7 @@ def runs(tmp_path, monkeypatch):
         ("{runs}/d*-a", "digits-a"),
         ("tunelight_runs/digits-?", "digits-a digits-b"),
         ("other", "other"),
-        ("*u* --storage tunelight_runs --sort name", "accuracy cut"),
+        ("*u* --storage tunelight_runs", "cut accuracy"),
         ("tunelight_runs --state finished", "digits-b"),
     ],
 )
@@ -82,7 +73,6 @@ def test_sweeps_are_sorted_and_chosen_by_state_folder_or_a_pattern_of_names(runs
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--sort", "nam"], "There is no order 'nam'. Did you mean 'name'?"),
         (["--state", "finnished"], "Did you mean 'finished'?"),
         (["nothing-*"], "No sweep in tunelight_runs has a name like 'nothing-*'. There are: cut,"),
         (["nothing"], "no sweep in tunelight_runs has such a name"),
@@ -180,37 +170,3 @@ def test_a_sweep_that_is_named_through_a_folder_in_it_is_deleted_whole(two_sweep
     assert "Give --yes" in call("rm", "a", code=BAD_INPUT).stderr  # where no terminal could ask
     call("rm", "tunelight_runs/a/trial_00000/..", "a", "--yes")
     assert [path.name for path in two_sweeps.iterdir()] == ["b"]
-
-
-def checkpoints_in(folder: Path) -> list[str]:
-    return [path.parts[-3] for path in sorted(folder.glob("*/checkpoints/*.ckpt"))]
-
-
-def test_rm_checkpoints_keeps_those_of_the_best_trial_and_of_trials_that_would_go_on(two_sweeps):
-    before = SweepResults.load(two_sweeps / "a").dataframe()
-    text = call("rm", "a", "--checkpoints", "--yes").output
-    assert text == "Deleted the checkpoints of 3 trials of sweep a (3.0 kB).\n"
-    assert checkpoints_in(two_sweeps / "a") == ["trial_00001", "trial_00003", "trial_00004"]
-    after = SweepResults.load(two_sweeps / "a")
-    assert after.best.checkpoint is not None
-    assert after.trial(0).checkpoint is None
-    assert after.dataframe().equals(before)
-    assert call("rm", "a", "--checkpoints", "--yes").output == "Sweep a has no checkpoints to delete.\n"
-
-
-def test_rm_checkpoints_all_deletes_them_all(two_sweeps):
-    code, shown = in_terminal("rm", "a", "--checkpoints", "--all", answer="y\n")
-    assert code == 0
-    assert "Delete the checkpoints of 6 trials of sweep a (6.0 kB)? 2 of its trials were cut off, and could" in shown
-    assert checkpoints_in(two_sweeps / "a") == []
-    assert "--all says which checkpoints" in call("rm", "a", "--all", "--yes", code=BAD_INPUT).stderr
-
-
-def test_where_every_trial_failed_the_checkpoints_of_the_one_ahead_stay(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    written = Writer(tmp_path)
-    for loss in (0.5, 0.2):
-        written.checkpoint(written.trial(loss, state="ERROR", error=ERROR), 1, loss).write_bytes(b"x")
-    written.record.close()
-    call("rm", "digits", "--checkpoints", "--yes")
-    assert checkpoints_in(written.folder) == ["trial_00001"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from pathlib import Path
@@ -50,8 +49,8 @@ class Ray:
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> Any:
     one = Ray()
-    monkeypatch.setitem(sys.modules, "ray", one)
-    monkeypatch.setattr(local, "_session", lambda: str(len(one.started)))
+    monkeypatch.setattr(local, "ray", one)
+    monkeypatch.setattr(local, "session_folder", lambda: str(len(one.started)))
     monkeypatch.setattr(local, "fork_server", lambda *_: None)
     monkeypatch.setattr(local, "_Process", SimpleNamespace(kept=None, found=None, blocks=0))
     monkeypatch.setenv("MINE", "1")

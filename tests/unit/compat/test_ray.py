@@ -8,8 +8,10 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,3 +109,21 @@ def test_variables_of_the_environment():
     assert constants.RAY_JOB_CONFIG_JSON_ENV_VAR == names.JOB_VARIABLE
     assert constants.RAY_RUNTIME_ENV_PLUGINS_ENV_VAR == names.PLUGINS_VARIABLE
     assert {name for name in names.TUNE_ENVIRONMENT if name.startswith("TUNE")} <= set(TUNE_ENV_VARS)
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_at_the_end_heads_may_finish_writing_unless_a_signal_has_come(interrupted):
+    once, _ = names._mended()
+    controller, waited, killed = object.__new__(once), list[int](), list[Any]()
+    since = time.monotonic() - 60
+    heads = SimpleNamespace(
+        next=lambda **limit: waited.append(limit["timeout"]),
+        is_actor_started=lambda tracked_actor: len(waited) < 3,
+        remove_actor=lambda tracked_actor, kill: killed.append((tracked_actor, kill)),
+    )
+    vars(controller).update(
+        _stopping_actors={"head": since}, _earliest_stopping_actor=since, _actor_cleanup_timeout=600,
+        _actor_manager=heads, _scheduler_alg=SimpleNamespace(interrupted=lambda: interrupted),
+    )  # fmt: skip
+    controller._cleanup_stopping_actors(force_all=True)
+    assert (waited, killed) == (([], [("head", True)]) if interrupted else ([1, 1, 1], []))

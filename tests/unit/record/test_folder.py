@@ -17,7 +17,6 @@ from tunelight import record as storage
 from tunelight.errors import SettingsError, StorageError
 from tunelight.extras.upkeep import (
     check_deletable,
-    delete_checkpoints,
     delete_sweep,
     size_of,
 )
@@ -174,18 +173,11 @@ def test_a_damaged_sweep_and_one_that_never_began_can_be_deleted(folder, tmp_pat
     check_deletable(new)
 
 
-@pytest.mark.parametrize(
-    ("act", "what"),
-    [
-        (delete_sweep, "deleted"),
-        (lambda folder: delete_checkpoints(folder, [folder / "trial_00000"]), "cleared of checkpoints"),
-    ],
-)
-def test_a_sweep_that_runs_is_left_alone(folder, act, what):
+def test_a_sweep_that_runs_is_left_alone(folder):
     before = sorted(folder.rglob("*"))
     with leased(folder):
-        with pytest.raises(StorageError, match=rf"digits is running: process {os.getpid()} on .* can be {what}\."):
-            act(folder)
+        with pytest.raises(StorageError, match=rf"digits is running: process {os.getpid()} on .* can be deleted\."):
+            delete_sweep(folder)
         assert set(before) <= set(folder.rglob("*"))
 
 
@@ -215,17 +207,3 @@ def test_a_sweep_in_a_store_is_deleted_there_and_here(storage):
     assert list_sweeps(storage()) == []
     assert not store.has_any(folder)
     assert not folder.exists()
-
-
-def test_checkpoints_are_deleted_and_nothing_else(folder, tmp_path):
-    elsewhere = tmp_path / "scratch" / "checkpoints"
-    elsewhere.mkdir(parents=True)
-    (elsewhere / "report-000001.ckpt").touch()
-    (folder / "trial_linked").mkdir()
-    (folder / "trial_linked" / "checkpoints").symlink_to(elsewhere)
-    (folder / "trial_00000" / "log.txt").touch()
-    trials = [folder / "trial_00000", folder / "trial_linked", elsewhere.parent]
-    assert delete_checkpoints(folder, trials) == 100
-    assert sorted(path.name for path in (folder / "trial_00000").iterdir()) == ["log.txt"]
-    assert (elsewhere / "report-000001.ckpt").exists()
-    assert delete_checkpoints(folder, trials) == 0

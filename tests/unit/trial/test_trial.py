@@ -1,9 +1,8 @@
-"""A trial and its kind: branches, repetitions, and the end of a sweep."""
+"""A trial and its kind: branches and repetitions."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
@@ -15,9 +14,6 @@ from tests.kit.recording import written_checkpoint as written
 from tests.kit.tasks import trial_spec
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import TrialError
-from tunelight.gang.gang import WRITE_LIMIT_S
-from tunelight.trial import callbacks
-from tunelight.trial.callbacks import SettlingCallback
 from tunelight.trial.trainable import make_trainable
 from tunelight.trial.trial import Trial
 
@@ -69,67 +65,3 @@ def test_a_trial_learns_its_repetition_and_fold_and_the_next_on_its_gang_its_own
     head.step()
     heads.reset(head, {"lr": 0.1}, "00001")
     assert head.step()["repetition"] == 0
-
-
-# --- a sweep's end waits for trials that were stopped and still write their last checkpoint ---------------
-
-
-class Head:
-    """The actor of a trial; says when it was asked to settle."""
-
-    def __init__(self) -> None:
-        self.settle = self
-        self.asked = 0
-
-    def remote(self) -> Head:
-        self.asked += 1
-        return self
-
-
-def trial_of(head: Head | None) -> Any:
-    return SimpleNamespace(temporary_state=SimpleNamespace(ray_actor=head))
-
-
-@pytest.fixture
-def waited(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return what was waited for, time by time; each time one head more has settled."""
-    calls: list[Any] = []
-
-    def wait(heads: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
-        calls.append(heads)
-        return heads[:1], heads[1:]
-
-    monkeypatch.setattr(callbacks, "ray", SimpleNamespace(wait=wait))
-    return calls
-
-
-def test_the_last_stopped_trials_are_waited_for_once_unless_others_are_to_come(waited: list[Any]) -> None:
-    heads = [Head(), Head()]
-    trials = [trial_of(head) for head in heads]
-    for all_made in (False, True):
-        callback = SettlingCallback(lambda: all_made)  # noqa: B023 - asked within this round
-        for one in (*trials, trials[0]):  # a head may have had several
-            callback.on_trial_complete(1, trials, one)
-        callback.on_step_end(1, trials)
-        callback.on_step_end(2, trials)
-        assert waited == ([heads, heads[1:]] if all_made else [])
-    assert [head.asked for head in heads] == [1, 1]
-
-
-def test_heads_that_have_long_settled_are_forgotten(waited: list[Any]) -> None:
-    now = [0.0]
-    callback, early, late = SettlingCallback(lambda: True, clock=lambda: now[0]), Head(), Head()
-    callback.on_trial_complete(1, [], trial_of(early))
-    now[0] = WRITE_LIMIT_S + 1
-    callback.on_trial_complete(1, [], trial_of(late))
-    callback.on_trial_complete(1, [], trial_of(None))  # it was paused
-    callback.on_step_end(1, [trial_of(late)])
-    assert waited == [[late]]
-
-
-def test_a_signal_ends_the_wait(waited: list[Any]) -> None:
-    callback, heads = SettlingCallback(lambda: True, lambda: bool(waited)), [Head(), Head()]
-    for head in heads:
-        callback.on_trial_complete(1, [], trial_of(head))
-    callback.on_step_end(1, [])
-    assert waited == [heads]

@@ -13,7 +13,7 @@ import torch
 
 from tunelight.compat.lightning import gang_strategy, pl
 from tunelight.errors import DataError, SettingsError, known_arguments, unknown
-from tunelight.extras.data.ray_data import arrow_to_tensors, torch_batches
+from tunelight.extras.data.ray_data import torch_batches
 from tunelight.extras.data.server import task_errors
 from tunelight.extras.data.shards import Preprocess, close_shard, in_sweep, open_full, open_shard, seed_of_order
 from tunelight.lightning.exact.eval_shards import Dealable, Limit, StreamShare, batches_kept
@@ -39,27 +39,20 @@ class Reading:
     def batches(self, shard: Any, device: torch.device, **more: Any) -> Iterator[Any]:
         """Iterate over the batches of Ray Data's iterator, as tensors on ``device``; ``more``: shuffling, drop_last."""
         sizes = {"batch_size": self.batch_size, "prefetch_batches": self.prefetch_batches}
-        return torch_batches(shard, self.collate, self.format, device, **sizes, **more)
+        return torch_batches(shard, self.collate, device, **sizes, **more)
 
-    @property
-    def format(self) -> str:
-        """Ray Data's name for the format of the batches that ``collate`` takes."""
-        return "numpy" if self.collate_fn is not None or arrow_to_tensors() is None else "pyarrow"
-
-    def collate(self, batch: Any) -> Any:
-        """Return tensors by column of a batch of rows, or what the user's function makes of it. Raises: DataError."""
-        present = list(batch) if isinstance(batch, Mapping) else batch.column_names
+    def collate(self, batch: dict[str, Any]) -> Any:
+        """Return tensors by column of NumPy arrays, or what the user's function makes of these. Raises: DataError."""
         for name in self.columns or ():
-            if name not in present:
-                raise DataError(unknown("The dataset has no column", name, present))
-        chosen, by_ray = list(self.columns or present), arrow_to_tensors()
+            if name not in batch:
+                raise DataError(unknown("The dataset has no column", name, batch))
+        chosen = {name: batch[name] for name in self.columns or batch}
         if self.collate_fn is not None:
-            return self.collate_fn({name: batch[name] for name in chosen})
+            return self.collate_fn(chosen)
         try:
-            return {name: _tensor(batch[name]) for name in chosen} if by_ray is None else by_ray(batch.select(chosen))
+            return {name: _tensor(column) for name, column in chosen.items()}
         except (TypeError, RuntimeError, ValueError) as error:  # text, and lists of different lengths
-            columns = [(name, batch[name]) for name in chosen]
-            kinds = [f"{name}: {getattr(column, 'dtype', getattr(column, 'type', 'list'))}" for name, column in columns]
+            kinds = [f"{name}: {column.dtype}" for name, column in chosen.items()]
             raise DataError(
                 f"No tensors can be made of the dataset's columns ({', '.join(kinds)}): {error} Name those that the "
                 "model needs, columns=('image', 'label'), or make a batch of them yourself: collate_fn=."
@@ -328,7 +321,7 @@ class FullLoader(Dealable):
         return iter(
             self._dataset.iter_batches(
                 batch_size=self.reading.batch_size * times,
-                batch_format=self.reading.format,
+                batch_format="numpy",
                 prefetch_batches=self.reading.prefetch_batches,
             )
         )
@@ -354,11 +347,10 @@ class RowsLoader:
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self._whole.raw(self._parts):
-            size = len(next(iter(batch.values()))) if isinstance(batch, Mapping) else len(batch)
+            size = len(next(iter(batch.values())))
             end = math.ceil(size / self._parts) * self._parts if self._padded else size
             if mine := [row % size for row in range(self._part, end, self._parts)]:
-                rows = {name: batch[name][mine] for name in batch} if isinstance(batch, Mapping) else batch.take(mine)
-                yield self._whole.made(rows)
+                yield self._whole.made({name: column[mine] for name, column in batch.items()})
 
 
 class DealtLoader(StreamShare):

@@ -5,8 +5,6 @@ Each function imports what it stands on, and says in which version of Ray that w
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,39 +14,16 @@ def split_coordinator(shard: Any) -> Any:
     return shard._coord_actor
 
 
-def shuffled_each_pass(dataset: Any, seed: int, epoch: int) -> Any:
+def shuffled_each_pass(dataset: Any, seed: int) -> Any:
     """Return a dataset whose blocks are in another order at each reading, fixed by seed and number of the pass.
 
-    The first pass is ``epoch``; call `start_at_pass` too. ``ray.data.RandomSeedConfig``, from 2.55 on. Before, Ray Data
-    calls ``random.seed`` with what it was given in each pass, read in 2.43.0 and 2.54.1.
+    `start_at_pass` says which pass is the first. ``ray.data.RandomSeedConfig``, from 2.55 on. Before, no seed gives
+    each pass another order, and the order is another one each time.
     """
     from ray import data
 
-    if hasattr(data, "RandomSeedConfig"):
-        return dataset.randomize_block_order(seed=data.RandomSeedConfig(seed, reseed_after_execution=True))
-    return dataset.randomize_block_order(seed=_SeedOfPasses(seed, epoch))
-
-
-class _SeedOfPasses(str):
-    """A seed that is another one each time that ``random.seed`` is called with it.
-
-    It refuses what is neither number nor text, and asks text for its bytes. Read in Python 3.11.7 and 3.13.0.
-    """
-
-    epoch: int
-
-    def __new__(cls, seed: int, epoch: int) -> _SeedOfPasses:
-        made = super().__new__(cls, seed)
-        made.epoch = epoch
-        return made
-
-    def __reduce__(self) -> Any:
-        return _SeedOfPasses, (int(self), self.epoch)
-
-    def encode(self, *_: Any) -> bytes:
-        """Return the seed of the next pass."""
-        self.epoch += 1
-        return f"{self!s} {self.epoch}".encode()
+    config = getattr(data, "RandomSeedConfig", None)
+    return dataset.randomize_block_order(seed=None if config is None else config(seed, reseed_after_execution=True))
 
 
 def start_at_pass(context: Any, index: int) -> None:
@@ -66,43 +41,16 @@ def is_materialized(dataset: Any) -> bool:
     return isinstance(dataset, MaterializedDataset)
 
 
-@functools.cache
-def arrow_to_tensors() -> Callable[[Any], Any] | None:
-    """Return Ray Data's function that makes a dict of tensors of an Arrow table; None before 2.57.
+def torch_batches(shard: Any, collate: Callable[[dict[str, Any]], Any], device: Any, **arguments: Any) -> Iterator[Any]:
+    """Iterate over a shard's batches, on ``device``: what ``collate``, in a thread, makes of NumPy arrays by column.
 
-    ``ray.data.collate_fn.DefaultCollateFn``, from 2.47 on, depends on the device before it takes ``combine_chunks``.
+    ``_iter_batches`` takes ``_collate_fn``, and so does ``iter_batches`` before 2.47; read in 2.43.0, 2.49.2, 2.54.1
+    and 2.60.0. ``iter_torch_batches`` takes no ``device`` beside a function before 2.57.
     """
-    try:
-        from ray.data.collate_fn import DefaultCollateFn
-    except ImportError:
-        return None
-    if "combine_chunks" not in inspect.signature(DefaultCollateFn).parameters:
-        return None
-    collate: Callable[[Any], Any] = DefaultCollateFn(combine_chunks=True, num_workers=0)
-    return collate
+    from tunelight.compat.lightning import move_data_to_device
 
+    def made(batch: dict[str, Any]) -> Any:
+        return move_data_to_device(collate(batch), device)
 
-def torch_batches(
-    shard: Any, collate: Callable[[Any], Any], batch_format: str, device: Any, **arguments: Any
-) -> Iterator[Any]:
-    """Iterate over a shard's batches, on ``device``: what ``collate`` makes of rows in ``batch_format``.
-
-    ``batch_format`` is "numpy", or "pyarrow" where there is `arrow_to_tensors`. From 2.57 on ``iter_torch_batches``
-    takes ``device`` and ``collate_fn`` together. Before, ``_iter_batches`` takes ``_collate_fn`` and ``_finalize_fn``,
-    and so does ``iter_batches`` before 2.47; read in 2.43.0, 2.49.2 and 2.54.1.
-    """
-    if arrow_to_tensors() is None:
-        from tunelight.compat.lightning import move_data_to_device
-
-        read = getattr(shard, "_iter_batches", shard.iter_batches)
-        moved: dict[str, Any] = {"_finalize_fn": lambda batch: move_data_to_device(batch, device)}
-        return iter(read(batch_format=batch_format, _collate_fn=collate, **moved, **arguments))
-    from ray.data.collate_fn import ArrowBatchCollateFn, NumpyBatchCollateFn
-
-    base: Any = ArrowBatchCollateFn if batch_format == "pyarrow" else NumpyBatchCollateFn
-
-    class Collate(base):  # type: ignore[misc]
-        def __call__(self, batch: Any) -> Any:
-            return collate(batch)
-
-    return iter(shard.iter_torch_batches(collate_fn=Collate(), device=device, **arguments))
+    read = getattr(shard, "_iter_batches", shard.iter_batches)
+    return iter(read(batch_format="numpy", _collate_fn=made, **arguments))

@@ -236,18 +236,13 @@ def _check_reach(name: str, files: list[str]) -> None:
     """Raise DataError if a local file is not on every node: Ray Data may read it on any of them."""
     import ray
     from ray.exceptions import RayError
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from tunelight.cluster.connect import ask_others
 
     files = [file for file in files if os.path.isabs(file) and os.path.exists(file)]  # noqa: PTH110, PTH117 - or URLs
-    here = ray.get_runtime_context().get_node_id()
-    others = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] != here]
-    if not files or not others:
+    calls = ask_others(os.path.exists, files[0]) if files else {}
+    if not calls:
         return
-    calls = {}
-    for node in others:
-        affinity = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        look: Any = ray.remote(os.path.exists).options(num_cpus=0, max_retries=0, scheduling_strategy=affinity)
-        calls[look.remote(files[0])] = node
     done, _ = ray.wait(list(calls), num_returns=len(calls), timeout=_CHECK_LIMIT_S)
     for call in done:  # a node that does not answer in time does not stop a sweep
         with contextlib.suppress(RayError):

@@ -34,7 +34,7 @@ def get_dataset_shard(
     A shard is Ray Data's DataIterator: read it with ``iter_torch_batches(batch_size=64)`` and the like. Shards are
     disjoint and of equal size (the remainder of the division, less than a row for each rank, is dropped), and every
     rank has to read its own. The blocks of a cached dataset are in a different order each epoch; to shuffle rows within
-    them, pass ``local_shuffle_buffer_size=``. Seed and epoch determine the order.
+    them, pass ``local_shuffle_buffer_size=``. Seed and epoch determine the order, with Ray 2.55 or newer.
 
     Args:
         name: one of the sweep's ``datasets=``, or a dataset of Ray Data.
@@ -60,7 +60,7 @@ def open_shard(
         rows = int(dataset.count()) if is_materialized(dataset) and preprocess is None else None
         check_rows(_name_of(source), rows, ranks)
         if is_materialized(dataset):  # others would be read to their end before the first block is handed out
-            dataset = shuffled_each_pass(dataset, seed_of_order(seed), epoch)
+            dataset = shuffled_each_pass(dataset, seed_of_order(seed))
         dataset = _preprocessed(dataset, preprocess)
         dataset.context.execution_options.preserve_order = True
         start_at_pass(dataset.context, epoch)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch.optim import Optimizer
 
-from tunelight.compat.lightning import LightningOptimizer, TrainerFn, _optimizers_to_device
+from tunelight.compat.lightning import LightningOptimizer, TrainerFn, _optimizers_to_device, reset_seed
 from tunelight.errors import SettingsError, StrategyError, known_arguments
 from tunelight.lightning.state.adoption import OF_GROUPS, OF_SCHEDULERS, each
 from tunelight.lightning.strategies.base import IDLE_TIMEOUT_S, Failures, GangStrategy, NumWorkers
@@ -225,8 +225,6 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
 
     def setup_environment(self) -> None:
         """Reset the seed, as all of Lightning's distributed strategies do."""
-        from tunelight.compat.lightning import reset_seed
-
         with self._own_numbers():
             super().setup_environment()
             reset_seed()

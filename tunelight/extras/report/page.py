@@ -351,8 +351,6 @@ _WIDE: Final = 100.0
 _MOST_CHECKPOINTS: Final = 50
 _VALUE: Final = 2000
 """Characters of a configuration's value."""
-_LOG_LINES: Final = 30
-_LOG_BYTES: Final = 4096
 _NOTE: Final = "<br><sup>"
 """Begins the smaller line of a figure's title."""
 _TITLE_HEIGHT: Final = 50
@@ -514,7 +512,7 @@ def trial_blocks(
 
 def log_block(trial: TrialResult) -> list[Block]:
     """Return the end of a trial's log, where that is on this machine."""
-    log = log_end(trial.path, _LOG_LINES, _LOG_BYTES)
+    log = log_end(trial.path)
     return [{"title": "The end of its log", "pre": log}] if log else []
 
 

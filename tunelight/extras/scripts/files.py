@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import sys
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,10 +35,9 @@ _PEOPLES: Final = frozenset({
 })  # fmt: skip
 """Endings of files that a person, or a shell, may write meanwhile: they count where a trial was seen to open them."""
 _STATES: Final = frozenset({
-    "", ".bin", ".ckpt", ".h5", ".joblib", ".json", ".keras", ".npz", ".pickle", ".pkl", ".pt", ".pth", ".safetensors",
-    ".tar", ".toml", ".txt", ".yaml", ".yml",
+    "", ".bin", ".ckpt", ".h5", ".joblib", ".keras", ".npz", ".pickle", ".pkl", ".pt", ".pth", ".safetensors", ".tar",
 })  # fmt: skip
-"""Endings of files of a state, which may be written only once. Others are a cache if a trial trains on after that."""
+"""Endings of files of weights. What else a trial writes while it trains may be a cache, or a list of results."""
 
 _watch: Watch | None = None
 _hooked = False
@@ -50,8 +47,8 @@ _hooked = False
 def files_watched(session: Session, folder: Path) -> Iterator[None]:
     """Watch what a trial reads and writes in its working directory and in the script's ``folder``. Runs on: worker.
 
-    The block raises ScriptError where it opens a file that another trial of the sweep has written in its training,
-    before its own: it would train on from another trial's weights. What each writes is noted for the driver.
+    The block raises ScriptError where it opens, before it trains, weights that another trial of the sweep, which has
+    ended, wrote in its training. What each writes is noted for the driver.
     """
     global _watch, _hooked  # noqa: PLW0603 - as the process's hook is
     from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -60,7 +57,7 @@ def files_watched(session: Session, folder: Path) -> Iterator[None]:
     if not _hooked:
         sys.addaudithook(_hear)  # for the life of the process
         _hooked = True
-    step = register_optimizer_step_post_hook(lambda *_: watch.steps())
+    step = register_optimizer_step_post_hook(lambda *_: watch.trains())
     _watch = watch
     try:
         yield
@@ -81,7 +78,7 @@ def _hear(event: str, args: tuple[Any, ...]) -> None:
 
 
 def read(file: Path) -> list[dict[str, Any]]:
-    """Return what trials have noted of their files: when each began, first trained, and ended with which files."""
+    """Return what trials have noted at their ends: their id, and which files each has written."""
     lines: list[dict[str, Any]] = []
     with contextlib.suppress(OSError):
         for line in file.read_text().splitlines():
@@ -92,14 +89,14 @@ def read(file: Path) -> list[dict[str, Any]]:
 
 def overwritten(lines: list[dict[str, Any]]) -> str:
     """Return a note that names the files that more than one trial has written, and the ways out; empty for none."""
-    written: dict[str, dict[str, tuple[float, int, bool]]] = {}
+    written: dict[str, dict[str, tuple[float, int, bool]]] = {}  # of each trial as Watch.end notes it
     for line in lines:
         for file, seen in line.get("files", {}).items():
             written.setdefault(file, {})[line["trial"]] = seen
     again = [
         os.path.relpath(file)
         for file, seen in sorted(written.items())
-        if len({changed for changed, *_ in seen.values()}) > 1 or sum(opened > 0 for _, opened, _ in seen.values()) > 1
+        if len({changed for changed, *_ in seen.values()}) > 1 or sum(opened > 0 for _, opened, *_ in seen.values()) > 1
     ]
     return (
         f"More than one trial has written {first_of(again)}: each overwrites or mixes with what the others wrote. "
@@ -131,33 +128,33 @@ class Watch:
     """The files of one trial, and what ``written.jsonl`` in the sweep's folder tells of the others'."""
 
     def __init__(self, session: Session, folders: tuple[Path, ...]) -> None:
-        self._session, self._trial = session, session.context.trial_id
-        self._lead = session.context.rank == 0
+        self._trial, self._lead = session.context.trial_id, session.context.rank == 0
         sweep = Path(session.context.trial_dir).absolute().parent
         self._file = sweep / FILE
         self._folders = [str(one) for one in dict.fromkeys(folders)]
         apart = sweep if any(one.is_relative_to(sweep.parent) for one in folders) else sweep.parent
         self._apart = str(apart)
         self._wrote: Counter[str] = Counter()
-        self._last: dict[str, int] = {}
-        self._step, self._training, self._reports = 0, False, session.progress.number
-        self._note("began")
-        self._lines = read(self._file)
-        spans = {self._trial: (time.time(), math.inf, math.inf)} | _spans(self._lines)
-        self._first, self._began = min(began for began, *_ in spans.values()), spans.pop(self._trial)[0]
-        self._others = list(spans.values())
-        self._before = self._times() if self._lead else {}
-
-    def steps(self) -> None:
-        """Take a step of an optimizer."""
-        self._step += 1
-        self.trains()
+        self._process = os.getpid()
+        self._before = self._times()
+        weights, own = set[str](), dict[str, float]()
+        for line in read(self._file):
+            for file, (changed, _, in_training) in line.get("files", {}).items():
+                if line["trial"] == self._trial:
+                    own[file] = changed
+                elif in_training and Path(file).suffix in _STATES:
+                    weights.add(file)
+        self._anothers = {
+            file: changed for file, changed in self._before.items() if file in weights and changed != own.get(file)
+        }
+        """Weights that are there, and that another trial has written last, with the times of that."""
+        self._prepared: dict[str, float] | None = None
+        """When files were changed that were there at the first step of training."""
 
     def trains(self) -> None:
-        """Note that training has begun: what is written from now on is no preparation of data."""
-        if not self._training:
-            self._training = True
-            self._note("training")
+        """Take a step of an optimizer: what is written from now on is no preparation of data."""
+        if self._prepared is None:
+            self._prepared = self._times() if self._lead else {}
 
     def opened(self, path: Any, flags: int) -> None:
         """Take a file that the process opens. Raises: ScriptError for another trial's state, before this one trains."""
@@ -165,54 +162,31 @@ class Watch:
             return
         if flags & (os.O_WRONLY | os.O_RDWR):
             self._wrote[file] += 1
-            self._last[file] = self._step
-            if self._session.progress.number:
-                self.trains()
-        elif self._is_anothers(file) and not _loads_data():
-            name = os.path.relpath(file)
-            if self._training or self._session.progress.number > self._reports:
-                self._session.note(
-                    f"{name} was written by a trial while it trained, and is read by another one that trains: "
-                    f"right for a cache or a list of results only. {_WAYS} by one trial at a time (max_concurrent=1)."
-                )
-                return
+        elif self._is_anothers(file):
             raise ScriptError(
-                f"{name} was written by another trial of this sweep while it trained, and trial {self._trial} reads it "
-                "before it trains: it would go on from another trial's state, under its own hyperparameters. "
-                f"{_WAYS} by one trial at a time (max_concurrent=1) that deletes it at its end."
+                f"{os.path.relpath(file)} was written by another trial of this sweep while it trained, and trial "
+                f"{self._trial} reads it before it trains: it would go on from another trial's state, under its own "
+                f"hyperparameters. {_WAYS} by one trial at a time (max_concurrent=1) that deletes it at its end."
             )
 
     def end(self) -> None:
-        """Note what the trial has written."""
-        if not self._lead or sum("files" in line for line in read(self._file)) >= _TRIALS:
-            self._note("ended")
+        """Note what the trial has written: when, how often it was seen to, and whether in its training."""
+        if not self._lead or len(read(self._file)) >= _TRIALS:
             return
+        prepared, times = self._prepared, self._times()
         files = {
-            file: (changed, self._wrote[file], self._last.get(file, self._step) < self._step)
-            for file, changed in self._times().items()
+            file: (changed, self._wrote[file], prepared is not None and changed != prepared.get(file))
+            for file, changed in times.items()
             if changed != self._before.get(file) and (self._wrote[file] or Path(file).suffix not in _PEOPLES)
         }
-        self._note("ended", files=dict(list(files.items())[:_NAMES]))
+        with contextlib.suppress(OSError), self._file.open("a") as lines:
+            lines.write(f"{json.dumps({'trial': self._trial, 'files': dict(list(files.items())[:_NAMES])})}\n")
 
     def _is_anothers(self, file: str) -> bool:
-        """Tell whether another trial wrote a state after its first step of training, and before this trial began."""
-        try:
-            written = Path(file).stat().st_mtime
-        except OSError:
+        """Tell whether this trial would begin with another one's weights. Loaders' processes are forks: none begins."""
+        if self._prepared is not None or file not in self._anothers or os.getpid() != self._process:
             return False
-        if not self._first <= written < self._began:
-            return False
-        of_others = [line.get("files", {}) for line in self._lines if line["trial"] != self._trial]
-        seen = [files[file][1:] for files in of_others if file in files]
-        if any(opened > 1 for opened, _ in seen):
-            return True
-        then = [training for began, training, ended in self._others if began <= written <= ended]
-        if not then or max(then) >= written:
-            return False
-        suffix = Path(file).suffix
-        if suffix in _PEOPLES:
-            return suffix in _STATES and any(opened for opened, _ in seen)
-        return suffix in _STATES or any(not (opened and trained_on) for opened, trained_on in seen)
+        return Path(file).stat().st_mtime == self._anothers[file]
 
     def _inside(self, path: str) -> str | None:
         """Return a path's absolute form; None for one outside of the folders, hidden, or of the sweep's own."""
@@ -240,26 +214,3 @@ class Watch:
                         elif not entry.name.endswith((".lock", ".db")):
                             times[entry.path] = entry.stat().st_mtime
         return times
-
-    def _note(self, what: str, **more: Any) -> None:
-        if self._lead:
-            with contextlib.suppress(OSError), self._file.open("a") as file:
-                os.utime(file.fileno())
-                now = os.fstat(file.fileno()).st_mtime  # by the clock of the file system, as all times here
-                file.write(f"{json.dumps({'trial': self._trial, what: now, **more})}\n")
-
-
-def _spans(lines: list[dict[str, Any]]) -> dict[str, tuple[float, float, float]]:
-    """Return of each trial when it began, first trained and ended; infinite where it has not yet."""
-    spans: dict[str, tuple[float, float, float]] = {}
-    for line in lines:
-        began, training, _ = spans.get(line["trial"], (line.get("began", math.inf), math.inf, math.inf))
-        spans[line["trial"]] = began, min(training, line.get("training", math.inf)), line.get("ended", math.inf)
-    return spans
-
-
-def _loads_data() -> bool:
-    """Tell whether this process is a DataLoader's worker, which trains nothing."""
-    from torch.utils.data import get_worker_info
-
-    return get_worker_info() is not None

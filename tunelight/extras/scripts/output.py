@@ -6,17 +6,18 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
+from ray.tune import Callback
+
 from tunelight.gang.output import LOG
 from tunelight.machine.processes import write
 from tunelight.messages import Text
-from tunelight.trial.callbacks import SilentCallback
 
 _LOOK_S: Final = 0.1
 _AT_ONCE: Final = 1 << 20
 """Bytes that are read in one go."""
 
 
-class OutputCallback(SilentCallback):
+class OutputCallback(Callback):  # type: ignore[misc,unused-ignore]
     """Writes the log of a sweep's only trial to standard output, each line with its rank in front.
 
     The log is read where the trial's folder is on this machine or on a disk that it shares. ``folder``: the sweep's.
@@ -24,7 +25,6 @@ class OutputCallback(SilentCallback):
     """
 
     def __init__(self, folder: Path) -> None:
-        super().__init__()
         self._folder = folder
         self._read = 0
         self._ended = threading.Event()

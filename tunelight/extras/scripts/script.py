@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tunelight.errors import MetricError, ScriptError, SettingsError, first_of, guess
 from tunelight.extras.scripts import process
 from tunelight.extras.scripts.draft import Read, draft_of, read_options
-from tunelight.extras.scripts.files import VARIABLE, overwritten_callback
+from tunelight.extras.scripts.files import VARIABLE, files_watched, overwritten_callback
 from tunelight.extras.scripts.style import (
     READ,
     Option,
@@ -289,7 +289,6 @@ class Script:
     def __call__(self, config: Mapping[str, Any]) -> None:
         """Run the script to its end, with its Trainers and its process group on the gang."""
         from tunelight.compat.lightning import know_rank
-        from tunelight.extras.scripts.files import files_watched
         from tunelight.extras.scripts.logged import logged, writers_inside
         from tunelight.extras.scripts.trainer import (
             joined_group,

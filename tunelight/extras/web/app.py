@@ -115,15 +115,18 @@ class Page:
     # -- pages
 
     async def _list(self, request: Request) -> Response:
-        return HTMLResponse(sweeps_page(self._place))
+        return HTMLResponse(_page("sweeps", "Sweeps", {}, place=self._place))
 
     async def _sweep(self, request: Request) -> Response:
         name = (await self._watch(request)).folder.name
-        return HTMLResponse(sweep_page(name, read_only=self._read_only))
+        links = {"/": "All sweeps", **LINKS}
+        return HTMLResponse(_page("sweep", name, links, sweep=name, readOnly=self._read_only, parts=PARTS))
 
     async def _trial(self, request: Request) -> Response:
-        name = (await self._watch(request)).folder.name
-        return HTMLResponse(trial_page(name, request.path_params["index"], read_only=self._read_only))
+        name, index = (await self._watch(request)).folder.name, request.path_params["index"]
+        links = {"/": "All sweeps", f"/sweep/{quote(name, safe='')}": name, "#log": "Log"}
+        told = {"sweep": name, "trial": index, "readOnly": self._read_only}
+        return HTMLResponse(_page("trial", f"{name}: trial {index}", links, **told))
 
     async def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -486,22 +489,6 @@ def _page(kind: str, title: str, links: Mapping[str, str], **facts: Any) -> str:
         body=[_NO_SCRIPT, asset(f"{kind}.html")],
         scripts=[f'<script src="{address(name)}"></script>' for name in SCRIPTS],
     )
-
-
-def sweeps_page(place: str) -> str:
-    """Return the page that lists the sweeps of a storage folder."""
-    return _page("sweeps", "Sweeps", {}, place=place)
-
-
-def sweep_page(name: str, *, read_only: bool) -> str:
-    """Return the page of one sweep."""
-    return _page("sweep", name, {"/": "All sweeps", **LINKS}, sweep=name, readOnly=read_only, parts=PARTS)
-
-
-def trial_page(name: str, index: int, *, read_only: bool) -> str:
-    """Return the page of one trial."""
-    links = {"/": "All sweeps", f"/sweep/{quote(name, safe='')}": name, "#log": "Log"}
-    return _page("trial", f"{name}: trial {index}", links, sweep=name, trial=index, readOnly=read_only)
 
 
 def trial_details(watch: SweepWatch, state: TrialState) -> list[Block]:

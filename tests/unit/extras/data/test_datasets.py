@@ -181,9 +181,6 @@ class FakeShard:
         self.rows, self.asked = rows, list[dict[str, Any]]()
 
     def iter_batches(self, **asked: Any) -> Any:
-        return self.iter_torch_batches(**asked)
-
-    def iter_torch_batches(self, **asked: Any) -> Any:
         self.asked.append(asked)
         size = asked["batch_size"]
         return ({"id": torch.arange(at, min(at + size, self.rows))} for at in range(0, self.rows, size))
@@ -218,15 +215,13 @@ def test_a_pass_is_an_epoch_and_only_a_leap_opens_the_shard_anew(monkeypatch: py
 def test_columns_that_are_missing_or_make_no_tensors_are_told_with_their_types():
     with pytest.raises(DataError, match=r"no column 'lable'\. Did you mean 'label'.*image, label"):
         Reading(4, ("image", "lable"), None, 1).collate({"image": [1], "label": [2]})
-    import pyarrow as pa
 
     def collate(rows: dict[str, Any], columns: tuple[str, ...] | None = None) -> Any:
-        reading = Reading(4, columns, None, 1)
-        return reading.collate(pa.table(rows) if reading.format == "pyarrow" else arrays(rows))
+        return Reading(4, columns, None, 1).collate(arrays(rows))
 
-    with pytest.raises(DataError, match=r"columns \(name: (string|object), a: int64\).*collate_fn="):
+    with pytest.raises(DataError, match=r"columns \(name: object, a: int64\).*collate_fn="):
         collate({"name": ["x", "y"], "a": [1, 2]})
-    with pytest.raises(DataError, match=r"columns \(image: (list<|object).*collate_fn="):
+    with pytest.raises(DataError, match=r"columns \(image: object.*collate_fn="):
         collate({"image": [[1.0], [1.0, 2.0]]})
     assert collate({"name": ["x"], "a": [1]}, ("a",))["a"].tolist() == [1]
     assert collate({"image": [[1.0, 0.0], [1.0, 2.0]]})["image"].tolist() == [[1.0, 0.0], [1.0, 2.0]]

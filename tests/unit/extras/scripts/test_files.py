@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +22,6 @@ class Trials:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.count = folder, 0
-        self.notes: list[str] = []
         self.file = folder / "tunelight_runs/s" / FILE
 
     def train(self, *, before: Act = bool, after: Act = bool, trial: int | None = None) -> None:
@@ -36,10 +34,7 @@ class Trials:
             trial_dir=str(self.folder / "tunelight_runs" / "s" / f"trial_{number:05d}"),
         )
         Path(context.trial_dir).mkdir(parents=True, exist_ok=True)
-        progress = SimpleNamespace(number=0)
-        session: Any = SimpleNamespace(context=context, progress=progress, note=self.notes.append)
-        if self.file.exists():
-            wait()
+        session: Any = SimpleNamespace(context=context)
         weight = torch.nn.Parameter(torch.zeros(1))
         optimizer = torch.optim.SGD([weight], lr=0.1)
         with files_watched(session, self.folder):
@@ -57,20 +52,15 @@ def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trials:
 
 
 def until_later(write: Callable[[], object], file: str) -> None:
-    """Write a file until the clock of the file system has moved on since the trial's last note."""
+    """Write a file until its time of change is another one."""
+    before = Path(file).stat().st_mtime if Path(file).exists() else 0.0
     write()
-    while Path(file).stat().st_mtime <= Path("tunelight_runs/s/written.jsonl").stat().st_mtime:
+    while Path(file).stat().st_mtime <= before:
         write()
-
-
-def wait() -> None:
-    """Wait until the clock of the file system has moved on since the trial's last note."""
-    until_later(lambda: Path("tunelight_runs/tick").touch(), "tunelight_runs/tick")
 
 
 def write_once(file: str) -> None:
     """Write a file in training, unless it is there."""
-    wait()
     if not Path(file).exists():
         Path(file).parent.mkdir(parents=True, exist_ok=True)
         Path(file).write_bytes(b"3")
@@ -80,37 +70,22 @@ def save(_: int) -> None:  # its writer is in C++: Python hears of no opened fil
     until_later(lambda: torch.save(torch.ones(3), "snapshot.pt"), "snapshot.pt")
 
 
-def last(_: int) -> None:
-    until_later(lambda: Path("last.txt").write_text("3"), "last.txt")
-
-
 def load(_: int) -> None:
     if Path("snapshot.pt").exists():
         torch.load("snapshot.pt")
 
 
-def count(_: int) -> None:
-    for _ in range(2):
-        Path("state.json").write_text(json.dumps({"epoch": 3}))
+def test_a_trial_that_goes_on_from_another_one_s_weights_is_refused_before_it_trains(trials: Trials) -> None:
+    trials.train(before=load, after=save)
+    with pytest.raises(ScriptError, match=r"snapshot.pt was written by another trial .*\$\{trial_dir\}"):
+        trials.train(before=load, after=save)
+    trials.train(before=load, after=save, trial=0)  # it is its own: the trial was cut off, and goes on
 
+    def begin(number: int) -> None:
+        save(number)
+        load(number)
 
-@pytest.mark.parametrize(
-    ("write", "read"),
-    [
-        (save, load),
-        (
-            lambda _: Path("last.txt").write_text("3"),
-            lambda _: Path("last.txt").exists() and Path("last.txt").read_text(),
-        ),
-    ],
-)
-def test_a_trial_that_goes_on_from_another_one_s_file_is_refused_before_it_trains(
-    trials: Trials, write: Act, read: Act
-) -> None:
-    trials.train(before=read, after=write)
-    with pytest.raises(ScriptError, match=r"(snapshot.pt|last.txt) was written by another trial .*\$\{trial_dir\}"):
-        trials.train(before=read, after=write)
-    trials.train(before=read, after=write, trial=0)  # it is its own: the trial was cut off, and goes on
+    trials.train(before=begin)  # its own, too
 
 
 def test_data_that_the_first_trial_has_prepared_is_for_all(trials: Trials) -> None:
@@ -133,29 +108,6 @@ def test_a_cache_that_a_trial_has_filled_in_its_training_is_for_all(trials: Tria
 
     for _ in range(3):
         trials.train(before=lambda number: number and Path(file).read_bytes(), after=fill)
-
-
-@pytest.mark.parametrize("file", ["weights.npy", "snapshot", "state.json"])
-def test_what_a_trial_writes_once_at_its_end_or_again_and_again_is_a_state(trials: Trials, file: str) -> None:
-    if file == "state.json":
-        trials.train(before=count)  # without a step of torch
-    else:
-        trials.train(after=lambda _: write_once(file))
-    with pytest.raises(ScriptError, match=file):
-        trials.train(before=lambda _: Path(file).read_bytes())
-
-
-def test_what_is_read_after_training_is_noted(trials: Trials) -> None:
-    def append(number: int) -> None:
-        write_once("results.json")
-        Path("results.json").write_bytes(Path("results.json").read_bytes() + b"%d" % number)
-        load(number)
-        save(number)
-
-    for _ in range(2):
-        trials.train(after=append)
-    assert [note.partition(" was written by a trial")[0] for note in trials.notes] == ["results.json", "snapshot.pt"]
-    assert "${trial_dir}" in trials.notes[0]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # torch may have threads

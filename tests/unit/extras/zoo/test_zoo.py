@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import gzip
-import io
 import pickle
 import struct
 import sys
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
-from PIL import Image
-from pyarrow import parquet
 
 from tunelight.errors import TunelightError
 from tunelight.extras.digits import DigitsMissingError, load_digits
@@ -24,8 +20,6 @@ from tunelight.extras.zoo import (
     ImagesMissingError,
     MnistData,
     VisionTransformer,
-    find_parquet,
-    read_parquet,
 )
 
 SMALL = {"hidden": 16, "layers": 2, "heads": 2, "mlp": 16}
@@ -104,13 +98,13 @@ def test_cifar_is_read_as_it_is_published(tmp_path, below):
 def test_missing_images_say_what_and_where_to_get_it(tmp_path):
     with pytest.raises(ImagesMissingError, match=r"is no.* train-images-idx3-ubyte \(or .*\.gz\). Fetch .*data.root"):
         MnistData(tmp_path)
-    with pytest.raises(TunelightError, match=r"CIFAR-10 is not in .* data_batch_1 \(or train\*"):
+    with pytest.raises(TunelightError, match=r"CIFAR-10 is not in .* data_batch_1\. Fetch"):
         Cifar10Data(tmp_path)
     (mnist(tmp_path) / "t10k-labels-idx1-ubyte").unlink()
     with pytest.raises(ImagesMissingError, match="there is no t10k-labels-idx1-ubyte"):
         MnistData(tmp_path)
-    (tmp_path / "train.parquet").write_bytes(b"nothing")
-    with pytest.raises(ImagesMissingError, match=r"or test\*.parquet"):
+    (cifar(tmp_path) / "test_batch").unlink()
+    with pytest.raises(ImagesMissingError, match="there is no test_batch"):
         Cifar10Data(tmp_path)
 
 
@@ -123,10 +117,9 @@ def test_missing_scikit_learn_says_what_to_install(monkeypatch):
 
 
 def test_damaged_images_are_told(tmp_path):
-    for part in ("train", "test"):
-        (tmp_path / f"{part}.parquet").write_bytes(b"nothing")
+    (cifar(tmp_path) / "test_batch").write_bytes(b"nothing")
     with pytest.raises(ImagesMissingError, match=r"cannot be read.*Fetch and unpack"):
-        Cifar10Data(tmp_path / "train.parquet").setup()
+        Cifar10Data(tmp_path).setup()
     (mnist(tmp_path) / "train-images-idx3-ubyte").write_bytes(b"no images")
     with pytest.raises(ImagesMissingError, match=r"train-images-idx3-ubyte is no IDX file.*Fetch and unpack"):
         MnistData(tmp_path).setup()
@@ -144,58 +137,3 @@ def test_a_batch_that_would_run_code_is_refused(tmp_path):
     with pytest.raises(ImagesMissingError, match="which no batch of images does"):
         Cifar10Data(tmp_path).setup()
     assert not (tmp_path / "ran").exists()
-
-
-# --- cIFAR-10's images as Parquet -------------------------------------------------------------------------
-
-
-PIXELS = np.random.default_rng(0).integers(0, 256, (20, 3, 32, 32), np.uint8)
-LABELS = np.arange(20) % 10
-
-
-def picture(pixels: np.ndarray) -> bytes:
-    stream = io.BytesIO()
-    Image.fromarray(pixels.transpose(1, 2, 0)).save(stream, "PNG")
-    return stream.getvalue()
-
-
-LAYOUTS = {
-    "tensors": lambda: pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(PIXELS.transpose(0, 2, 3, 1))),
-    "pictures": lambda: pa.array([{"bytes": picture(one), "path": None} for one in PIXELS]),
-}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_images_are_read_in_every_layout(tmp_path, layout):
-    parquet.write_table(pa.table({"img": LAYOUTS[layout](), "label": LABELS}), tmp_path / "a.parquet")
-    images, labels = read_parquet([tmp_path / "a.parquet", tmp_path / "a.parquet"])
-    assert np.array_equal(images, np.concatenate([PIXELS, PIXELS]))
-    assert images.dtype == np.uint8
-    assert labels.tolist() == [*LABELS, *LABELS]
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"picture": [1], "label": [1]}, "a.parquet has no column image or img, but picture, label"),
-        ({"image": [[1, 2]], "label": [1]}, "neither pictures nor tensors of 32 x 32 x 3 bytes"),
-    ],
-)
-def test_other_contents_are_told(tmp_path, columns, message):
-    parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
-    with pytest.raises(ValueError, match=message):
-        read_parquet([tmp_path / "a.parquet"])
-
-
-@pytest.mark.parametrize("places", ["{}.parquet", "{}/0.parquet", "plain_text/{}-0.parquet"])
-def test_cifar_is_served_from_parquet(tmp_path, places):
-    for part in ("train", "test"):
-        (tmp_path / places.format(part)).parent.mkdir(exist_ok=True)
-        parquet.write_table(pa.table({"image": LAYOUTS["tensors"](), "label": LABELS}), tmp_path / places.format(part))
-    data = Cifar10Data(tmp_path, batch_size=2)
-    data.setup()
-    assert (len(data.train), len(data.val), len(data.test)) == (18, 2, 20)
-    x, y = data.on_after_batch_transfer(next(iter(data.val_dataloader())), 0)
-    assert torch.equal(x, torch.from_numpy(PIXELS[18:]).float() / 255)
-    assert y.tolist() == [8, 9]
-    assert find_parquet(tmp_path / "train.parquet", "test") or "/" in places
