@@ -352,8 +352,8 @@ def ask_others(look: Callable[..., Any], *given: Any) -> dict[Any, dict[str, Any
     calls, mine = {}, ray.get_runtime_context().get_node_id()
     for node in ray.nodes():
         if node["Alive"] and node["NodeID"] != mine:
-            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            task: Any = ray.remote(look).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+            affinity = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            task: Any = ray.remote(look).options(num_cpus=0, max_retries=0, scheduling_strategy=affinity)
             calls[task.remote(*given)] = node
     return calls
 

@@ -125,8 +125,8 @@ class Page:
     async def _trial(self, request: Request) -> Response:
         name, index = (await self._watch(request)).folder.name, request.path_params["index"]
         links = {"/": "All sweeps", f"/sweep/{quote(name, safe='')}": name, "#log": "Log"}
-        told = {"sweep": name, "trial": index, "readOnly": self._read_only}
-        return HTMLResponse(_page("trial", f"{name}: trial {index}", links, **told))
+        facts = {"sweep": name, "trial": index, "readOnly": self._read_only}
+        return HTMLResponse(_page("trial", f"{name}: trial {index}", links, **facts))
 
     async def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
