@@ -75,6 +75,8 @@ def _draw_one(draws: random.Random, kind: str, moment: str) -> Fault:
     stages = {"node": (0, 3), "stuck": (0, 2, 3)}.get(kind, (0, 1, 2, 3))  # one worker alone has no peers, nor nodes
     stage = draws.choice(stages)
     rank = 0 if moment == "resize" and stage in (1, 2) else draws.randrange(2)
+    if (kind, moment) == ("stuck", "between"):
+        rank = 1  # behind its last fit rank 0 may evaluate or export for hours
     epoch = draws.randrange(EPOCHS)
     delay = draws.choice((0.0, 0.002, 0.01)) if moment == "checkpoint" and kind in _SIGNALS else 0.0
     fault = Fault(kind, moment, rank, epoch, draws.randrange(1, BATCHES), stage, delay)

@@ -226,7 +226,8 @@ class Gang(Membership):
             rank = rank if found is None else found.rank
             self._polls = {poll: other for poll, other in self._polls.items() if other != rank}
             limit_s = self.spec.failures.hang_timeout_s
-            reason = f"hangs: the gang has finished no batch for {limit_s:.0f} s (hang_timeout_s)"
+            since = "has not ended" if 0 in self._ended else "hangs: the gang has finished no batch"
+            reason = f"{since} for {limit_s:.0f} s (hang_timeout_s)"
             if found is not None:
                 reason += f"; {found.text}"
             self._buffer.append(self._give_up(rank, reason))

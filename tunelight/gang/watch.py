@@ -33,7 +33,8 @@ class HangWatch:
     A gang hangs when no rank has made progress for ``limit_s`` seconds, although all of them had before and all still
     answer. Between a Trainer's set-up and the first batch, which may have to be compiled, it hangs when some ranks
     wait for others for that long. None: a gang never counts as hanging. Only Trainers are watched, while their loops
-    run: of other code, which may evaluate or export for hours, no progress is known.
+    run: of other code, which may evaluate or export for hours, no progress is known. That is rank 0's as a rule: the
+    others have ``limit_s`` to end after it.
     """
 
     limit_s: float | None
@@ -61,12 +62,14 @@ class HangWatch:
         """
         if self.limit_s is None or not ranks:
             return None
+        ended = None if 0 in ranks else self._heard.get(0)
         for rank in ranks:
-            sign, quiet = self._signs.get(rank, Sign()), self._heard.get(rank, 0.0) - self._since.get(rank, 0.0)
-            if not sign.begun or quiet < self.limit_s:
+            sign, since = self._signs.get(rank, Sign()), max(self._since.get(rank, 0.0), ended or 0.0)
+            if (not sign.begun and ended is None) or self._heard.get(rank, 0.0) - since < self.limit_s:
                 return None
         signs = self._signs
-        if any(not signs[rank].done for rank in ranks) and len({signs[rank].waits for rank in ranks}) == 1:
+        in_setup = ended is None and any(not signs[rank].done for rank in ranks)
+        if in_setup and len({signs[rank].waits for rank in ranks}) == 1:
             return None
         return min(ranks, key=lambda rank: (signs[rank].done, signs[rank].waits, -rank))
 

@@ -53,6 +53,16 @@ def test_of_ranks_that_finish_no_batch_the_one_that_holds_the_others_up_is_stuck
     assert heard(HangWatch(10), *signs).stuck([0, 1]) == stuck
 
 
+def test_other_ranks_have_as_long_after_the_end_of_rank_0_unless_they_finish_batches() -> None:
+    times = [(float(now), rank, Sign()) for now in (0, 100) for rank in (0, 1, 2)]
+    watch = heard(HangWatch(10), *times, (109.0, 1, Sign()), (109.0, 2, Sign()))
+    assert watch.stuck([1, 2]) is None
+    assert heard(watch, (110.0, 1, Sign()), (110.0, 2, Sign(3, begun=True))).stuck([1, 2]) is None
+    assert heard(watch, (119.0, 1, Sign()), (119.0, 2, Sign(3, begun=True))).stuck([1, 2]) is None
+    assert heard(watch, (120.0, 1, Sign()), (120.0, 2, Sign(3, begun=True))).stuck([1, 2]) == 1
+    assert watch.stuck([0, 1, 2]) is None
+
+
 class Exports(pl.Callback):
     """Notes where this thread is while its hooks run."""
 
