@@ -199,11 +199,11 @@ class TrialResult:
     def of_another_report(self) -> int | None:
         """Return the report that :attr:`checkpoint` is of, and warn, where the best report has none; else None."""
         found, best = self._kept, self.metrics.get("training_iteration")
-        if found is None or best is None or (number := _age(found[1])[0]) == best:
+        if found is None or best is None:
             return None
-        value = storage.metric_value(found[1], "value")
-        if value == self.value:
-            return None
+        number, value = _age(found[1])[0], storage.metric_value(found[1], "value")
+        if value == self.value or (value is None and number == best):
+            return None  # one of that report with another value is of a training that was repeated
         said = "" if value is None else f" ({self._metric}={value:.6g})"
         warnings.warn(
             f"The best report of trial {self.id}, number {best} ({self._metric}={self.value:.6g}), has no checkpoint. "

@@ -126,18 +126,20 @@ def test_checkpoint_is_the_best_that_is_kept_or_the_last_where_none_was_judged(w
     assert written.load().best.checkpoint == paths[found]
 
 
-def test_where_the_best_report_has_no_checkpoint_model_and_export_say_which_they_give(written, tmp_path):
+@pytest.mark.parametrize(("number", "value"), [(3, 0.6), (2, 0.4)], ids=["a later one", "it was trained again"])
+def test_where_the_best_report_has_no_checkpoint_model_and_export_say_which_they_give(written, tmp_path, number, value):
     trial = written.trial(0.9, 0.2, 0.6)
     import torch
 
-    torch.save({"state_dict": {}}, written.checkpoint(trial, 3, 0.6))
+    torch.save({"state_dict": {}}, written.checkpoint(trial, number, value))
     best = written.load().best
-    said = re.escape("number 2 (loss=0.2), has no checkpoint. report-000003.ckpt is that of report 3 (loss=0.6).")
+    kept = f"report-{number:06}.ckpt is that of report {number} (loss={value})."
+    said = re.escape(f"number 2 (loss=0.2), has no checkpoint. {kept}")
     with pytest.warns(UserWarning, match=said):
         best.load_model(Fake)
     with pytest.warns(UserWarning, match=said):
         exported = json.loads(best.export(tmp_path / "best.json", checkpoint=True).read_text())
-    assert exported["checkpoint_of_report"] == 3
+    assert exported["checkpoint_of_report"] == number
 
 
 class Fake:
