@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunelight.errors import GangError
+from tunelight.extras.scripts.process import replaced
 from tunelight.gang.output import LOG, follow
 from tunelight.session.session import Session
 from tunelight.settings.checks import flatten
@@ -396,11 +397,8 @@ def _inside(writer: type, folder: str) -> Iterator[None]:
     def made(self: Any, log_dir: Any = None, *args: Any, **kwargs: Any) -> None:
         make(self, log_dir or kwargs.pop("logdir", None) or str(Path(folder, "runs")), *args, **kwargs)
 
-    writer.__init__ = made  # type: ignore[misc]
-    try:
+    with replaced(writer, __init__=made):
         yield
-    finally:
-        writer.__init__ = make  # type: ignore[misc]
 
 
 @contextlib.contextmanager
@@ -420,11 +418,8 @@ def _told(home: Any, name: str, read: Callable[..., Mapping[str, Any]], reports:
             reports.log(read(*args[first:], **kwargs))
         return done
 
-    setattr(home, name, log)
-    try:
+    with replaced(home, **{name: log}):
         yield
-    finally:
-        setattr(home, name, call)
 
 
 # --- Values of the sweep's metric in what a script prints: which of its lines report one ----------

@@ -127,6 +127,19 @@ def _restored() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def replaced(owner: Any, **values: Any) -> Iterator[None]:
+    """Let a module or a class have other attributes meanwhile."""
+    before = {name: getattr(owner, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(owner, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)
+
+
+@contextlib.contextmanager
 def _at_exit() -> Iterator[list[Callable[[], object]]]:
     """Collect the functions of the script itself that are to run at exit; those of libraries are for the process."""
     functions: list[Callable[[], object]] = []
@@ -138,11 +151,8 @@ def _at_exit() -> Iterator[list[Callable[[], object]]]:
         functions.append(functools.partial(function, *args, **kwargs))
         return function
 
-    atexit.register = collect  # type: ignore[assignment]  # a decorator too, as the original
-    try:
+    with replaced(atexit, register=collect):  # a decorator too, as the original
         yield functions
-    finally:
-        atexit.register = register
 
 
 def _join(known: set[threading.Thread]) -> None:
@@ -165,18 +175,14 @@ def _join(known: set[threading.Thread]) -> None:
 def _signals() -> Iterator[None]:
     """Let a script set signal handlers, which Python allows in the main thread alone: they are kept, not installed."""
     handlers: dict[int, Any] = {}
-    set_handler = signal.signal
 
     def keep(number: int, handler: Any) -> Any:
         before = handlers.get(number, signal.getsignal(number))
         handlers[number] = handler
         return before
 
-    signal.signal = keep  # type: ignore[assignment]
-    try:
+    with replaced(signal, signal=keep):
         yield
-    finally:
-        signal.signal = set_handler
 
 
 @contextlib.contextmanager
@@ -189,11 +195,8 @@ def _exit_of(thread: threading.Thread) -> Iterator[None]:
             raise SystemExit(status)
         leave(status)
 
-    os._exit = exit_script
-    try:
+    with replaced(os, _exit=exit_script):
         yield
-    finally:
-        os._exit = leave
 
 
 def _own_folder(file: Path, module: str | None) -> Path:

@@ -15,6 +15,7 @@ from tunelight.checkpoints.files import fetch_local
 from tunelight.compat.lightning import ClusterEnvironment, DDPStrategy, ModelParallelStrategy, Strategy, pl
 from tunelight.errors import StrategyError
 from tunelight.extras.scripts.logged import LoggedReports
+from tunelight.extras.scripts.process import replaced
 from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback
 from tunelight.lightning.exact.generators import capture, restore
 from tunelight.lightning.recipe import callbacks_of, with_device
@@ -53,11 +54,8 @@ def trainers_taken_in(session: Session, logged: LoggedReports | None, *, checkpo
             if type(callback).__name__ == "SaveConfigCallback":
                 callback.overwrite = True  # of the start that this one continues
 
-    pl.Trainer.__init__ = make  # type: ignore[method-assign]
-    try:
+    with replaced(pl.Trainer, __init__=make):
         yield
-    finally:
-        pl.Trainer.__init__ = made  # type: ignore[method-assign]
 
 
 def taken_in(
@@ -215,11 +213,8 @@ def transformers_taken_in(session: Session, logged: LoggedReports | None) -> Ite
             resume_from_checkpoint = str(fetch_local(resume.path))
         return train(self, resume_from_checkpoint, *args, **kwargs)
 
-    trainer.__init__, trainer.train = with_reports, from_checkpoint
-    try:
+    with replaced(trainer, __init__=with_reports, train=from_checkpoint):
         yield
-    finally:
-        trainer.__init__, trainer.train = make, train
 
 
 def _trainer() -> Any:
@@ -241,7 +236,7 @@ def joined_group(session: Session) -> Iterator[None]:
     Another backend than the gang's is an error at that call, and in a gang of several ranks so are processes that each
     of them would start to train with.
     """
-    init, destroy, spawn = dist.init_process_group, dist.destroy_process_group, multiprocessing.spawn
+    init, destroy = dist.init_process_group, dist.destroy_process_group
 
     def join(backend: Any = None, *args: Any, **kwargs: Any) -> None:
         if not dist.is_initialized():
@@ -269,11 +264,9 @@ def joined_group(session: Session) -> Iterator[None]:
             "in each process, as under torchrun."
         )
 
-    dist.init_process_group, dist.destroy_process_group = join, leave
-    if session.context.world_size > 1:
-        multiprocessing.spawn = refuse
-    try:
+    several = {"spawn": refuse} if session.context.world_size > 1 else {}
+    with (
+        replaced(dist, init_process_group=join, destroy_process_group=leave),
+        replaced(multiprocessing, **several),
+    ):
         yield
-    finally:
-        dist.init_process_group, dist.destroy_process_group = init, destroy
-        multiprocessing.spawn = spawn
