@@ -107,6 +107,7 @@ class Group:
         self.id = SimpleNamespace(hex=lambda: self._hex, binary=self._binary)
         self.nodes: list[Node | None] = [None] * len(bundles)
         self.state = "PENDING"
+        self.idle: float | None = None
         self._ready = Ref(owner)
         _BY_NAME[self._hex] = self
 

@@ -26,7 +26,17 @@ from tunelight.record.folder import (
     write_sweep_file,
     write_text,
 )
-from tunelight.record.lease import RECORD_FILE, SWEEP_FILE, Lease, Owner, driver_of, leased, record_number, record_of
+from tunelight.record.lease import (
+    RECORD_FILE,
+    SWEEP_FILE,
+    Lease,
+    Owner,
+    Owners,
+    driver_of,
+    leased,
+    record_number,
+    record_of,
+)
 from tunelight.record.outcomes import (
     DIVERGED,
     ERROR,

@@ -40,10 +40,10 @@ from tunelight.record import (
     RECORD_FILE,
     SWEEP_FILE,
     Lease,
+    Owners,
     RecordCallback,
     SweepState,
     create_sweep_folder,
-    driver_of,
     leased,
     mirrored,
     record_number,
@@ -554,9 +554,10 @@ def claimed(sweep: PreparedSweep, past: SavedSweep | None) -> Iterator[PreparedS
             with mirrored(folder, lease) as upload:
                 yield replace(sweep, folder=folder, lease=lease, upload=upload)
     except BaseException:
-        ours = driver_of(folder) is None if lease is None else lease.held()
-        if past is None and ours and not (folder / RECORD_FILE).stat().st_size:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            # Other drivers may have begun it, run it and ended since this one has created its folder.
+            ours = Owners(folder).newest() == (0 if lease is None else 1) and (lease is None or lease.held())
+            if past is None and ours and not (folder / RECORD_FILE).stat().st_size:
                 delete(folder)
                 for made in new:
                     made.rmdir()

@@ -12,6 +12,8 @@ from tunelight.record.state import SweepState, TrialState
 
 _ENDS_S = 20.0
 """How long a driver that has lost its sweep may take to end, once it is awake."""
+_IDLE_S = 60.0
+"""How long a head may hold a reservation in which no worker runs: after lost ones it pauses."""
 _HINDERED = ("cut", "store", "disk", "slow", "SIGTERM")
 """What of the faults may make it take longer."""
 _GOES_BACK = ("is in no checkpoint, and lost", "takes what it adopted", "starts anew from a checkpoint")
@@ -57,7 +59,13 @@ class Ended:
 
 
 def now(world: Any) -> Iterator[str]:
-    """Yield what does not hold while the sweep runs: that a driver which has lost it goes on."""
+    """Yield what does not hold while the sweep runs: a reservation without a worker, a driver that has lost it."""
+    used = {actor.group for actor in world.rays.actors.values() if actor.dead is None}
+    for group in world.rays.groups:
+        holds = group.state == "CREATED" and group.name.startswith("tunelight-seat-") and group.owner.alive
+        since = group.idle = (group.idle or world.kernel.now) if holds and group not in used else None
+        if since is not None and world.kernel.now - since > _IDLE_S and not world.suffered(*_HINDERED, since=since):
+            yield f"left: {group._hex} is reserved for {world.kernel.now - since:.0f} s, and no worker runs in it"
     owners = world.owners()
     for process in world.drivers:
         own = [one.generation for one in owners if one.pid == process.pid]
