@@ -8,6 +8,7 @@ tests compare the files with what it would write.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import re
@@ -303,7 +304,7 @@ def _described(value: Any, static: Any = None) -> dict[str, Any]:
         return _name("error", [base.__name__ for base in value.__bases__], about)
     if inspect.isclass(value):  # others are made by tunelight alone
         return _name("class", _parameters(value) if "\nArgs:\n" in (about or "") else (), about)
-    if inspect.isroutine(value):
+    if inspect.isroutine(value) and not isinstance(value, functools.cached_property):
         return _name("function", [name for name in _parameters(value) if name != "self"], about)
     if inspect.ismodule(value):
         return _name("module", (), about)

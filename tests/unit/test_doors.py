@@ -44,9 +44,9 @@ VAGUE_IN = ("cli/", "compat/", "record/", "results/", "extras/attach.py", "extra
 """Rooms and files that still have some."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 46_998, "tests": 43_231, "benchmarks": 8_810}
-MOST_FILES = 212
-MOST_CORE_LINES = 28_885
+MOST_LINES = {"tunelight": 47_248, "tests": 43_538, "benchmarks": 8_975}
+MOST_FILES = 214
+MOST_CORE_LINES = 29_132
 """As many as there are: what is added takes as much away."""
 FRONT = frozenset({"cli", "__main__"})
 """The commands: neither core, nor extras."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 _LAST_REPORTS = 10
+_FIRST: Final = 20
+"""Trials that are shown unless more are asked for."""
 
 
 @command("show last --top 10      tunelight show last 5      tunelight show last --follow")
@@ -34,6 +36,7 @@ def show(
     sweep: options.Sweep,
     trial: Annotated[str | None, typer.Argument(help="A trial's id or number, or 'best'.")] = None,
     top: Annotated[int | None, typer.Option("--top", help="Show only the best TOP trials.", min=1)] = None,
+    every: Annotated[bool, typer.Option("--all", help="Show all trials.")] = False,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Show the live table of a sweep that runs, until it ends.")
     ] = False,
@@ -41,10 +44,12 @@ def show(
     storage: options.Storage = options.STORAGE,
     json: options.Json = False,
 ) -> None:
-    """Show a sweep's trials, or one trial in detail.
+    """Show a sweep's best 20 trials and those that run, or one trial in detail.
 
-    --follow --json prints what happens as it comes, one JSON object a line.
+    --json has all trials. --follow --json prints what happens as it comes, one JSON object a line.
     """
+    if every and (top is not None or trial is not None or follow):
+        raise SettingsError("--all shows all trials of a sweep in a table: leave out the trial, --top and --follow.")
     if follow:
         if trial is not None or top is not None:
             raise SettingsError("--follow shows the sweep as it goes on: leave out the trial and --top.")
@@ -65,9 +70,9 @@ def show(
     if trial is not None:
         _show_trial(results.trial(trial), json)
         return
-    trials = results.every_trial if top is None else results.top(top)
     about = about_sweep(results)
     if json:
+        trials = results.every_trial if top is None else results.top(top)
         print_json(about | {"trials": [about_trial(each) for each in trials]})
         return
     typer.echo(results.summary())
@@ -76,10 +81,23 @@ def show(
     further = [metric for metric, _ in results.objectives[1:]]
     header = ["trial", "state", results.metric or "metric", *further, "reports", "time", "configuration"]
     rows = []
+    trials = list(_in_order(results, every=every)) if top is None else results.top(top)
     for each in trials:
-        values = [each.value, *results.further(each).values(), len(each.history), f"{each.seconds:.0f}s"]
+        values = [each.value, *results.further(each).values(), each.reports, f"{each.seconds:.0f}s"]
         rows.append([each.id, each.state, *values, words(each.plain_config)])
     print_table(header, rows)
+    if top is None and len(trials) < len(results.record.trials):
+        typer.echo(f"{len(trials)} of {len(results.record.trials):,} trials; --all shows the others, too.")
+
+
+def _in_order(results: SweepResults, *, every: bool) -> Iterator[TrialResult]:
+    """Yield trials, the best first and those without a value last: the first few and what runs, or all."""
+    from tunelight.record import RUNNING, ranked
+
+    state = results.record
+    for number, known in enumerate(dict.fromkeys([*ranked(state), *state.trials])):
+        if every or number < _FIRST or state.trials[known].state == RUNNING:
+            yield results.trial(known)
 
 
 def _show_trial(trial: TrialResult, json: bool) -> None:
@@ -110,7 +128,7 @@ def _show_trial(trial: TrialResult, json: bool) -> None:
 
 def load(sweep: str, storage: str) -> SweepResults:
     """Read a sweep by its path or name; what ran when its driver was killed is interrupted. Raises: StorageError."""
-    from tunelight.record import INTERRUPTED, RUNNING, apply, driver_of, find_sweep, read_sweep_file
+    from tunelight.record import INTERRUPTED, RUNNING, apply, driver_of, find_sweep
     from tunelight.results import SweepResults
 
     results = SweepResults.load(find_sweep(sweep, storage))
@@ -118,7 +136,7 @@ def load(sweep: str, storage: str) -> SweepResults:
     cut_off = state.ended is None and (driver is None or not driver.alive)
     for trial in [one for one in state.trials.values() if one.state == RUNNING] if cut_off else ():
         apply(state, {"kind": "state", "time": state.updated, "trial": trial.id, "state": INTERRUPTED})
-    return SweepResults(results.folder, state, read_sweep_file(results.folder)) if cut_off else results
+    return results
 
 
 # --- show --follow --json: what happens in a sweep, one JSON object a line ------------------------

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -117,7 +116,7 @@ def about_sweep(results: SweepResults) -> dict[str, Any]:
         "ended": results.ended,
         "running": results.ended is None and driver is not None and driver.alive,
         "trials": len(results),
-        "states": Counter(trial.state for trial in results.every_trial),
+        "states": {state: count for state, count in results.counts.items() if count},
         "best": None if best is None else about_trial(best),
         **({"repeated": [asdict(one) for one in repeated]} if repeated else {}),
         **({"pareto": [trial.id for trial in results.pareto()]} if len(results.objectives) > 1 else {}),
@@ -135,7 +134,7 @@ def about_trial(trial: TrialResult) -> dict[str, Any]:
         "value": trial.value,
         "metrics": trial.metrics,
         "config": trial.plain_config,
-        "reports": len(trial.history),
+        "reports": trial.reports,
         "seconds": trial.seconds,
         "seed": trial.seed,
         "checkpoint": trial.address,

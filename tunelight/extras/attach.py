@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import json
@@ -13,14 +12,16 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, BinaryIO, Final, Protocol
 
 from tunelight.errors import CommandError, StorageError
 from tunelight.record import find_sweep
 from tunelight.record.lease import COMMANDS_FILE, RECORD_FILE, Owner, driver_of, is_driven_here, record_of, why
-from tunelight.record.record import check_format, parse, read_lines
+from tunelight.record.lines import Source
+from tunelight.record.record import read_lines, replay
 from tunelight.record.remote import refresh
-from tunelight.record.state import SweepState, TrialState, apply
+from tunelight.record.snapshot import restored
+from tunelight.record.state import SweepState, TrialState
 from tunelight.results import SweepResults
 from tunelight.space.plain import to_plain_config
 from tunelight.stores import store_of, sync_file, working
@@ -38,11 +39,12 @@ class RecordFollower:
         folder: the sweep's.
         brief: keep only the best and the last report of each trial in its ``history``, and the last few of all else
             that comes again and again, so that memory grows with the number of trials and not with what they do.
+        skip: begin behind what a snapshot of the record has, whose lines no call returns.
 
     Raises: StorageError where ``folder`` is no sweep, or its record cannot be read.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, brief: bool = False) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, brief: bool = False, skip: bool = False) -> None:
         self.folder = working(folder).absolute()
         self.state = SweepState()
         self.read = 0
@@ -51,7 +53,7 @@ class RecordFollower:
         """Bytes that the record had at the last look."""
         self.whole = False
         """Whether the last look came to its end. A last line that is not written yet does not count."""
-        self._brief = brief
+        self._brief, self._skip = brief, skip
         self._path = self.folder / RECORD_FILE
         with suppress(OSError):
             self._path = record_of(self.folder)
@@ -67,58 +69,43 @@ class RecordFollower:
         Raises: StorageError; for a damaged line only after a call has returned the lines before it.
 
         Args:
-            limit: bytes to read at most, and at least one line; None reads all there are.
+            limit: bytes after which, at the end of a line, it reads no further; None reads all there are.
         """
+        lines: list[dict[str, Any]] = []
         with self._lock:
-            lines: list[dict[str, Any]] = []
-            for chunk in self._chunks(limit):
-                try:
-                    lines.append(self._take(chunk))
-                except StorageError:
-                    if not lines:
-                        raise
-                    break
-                self.read += len(chunk) + 1
-            return lines
+            try:
+                with suppress(OSError):  # a store that does not answer now may do so at the next call
+                    self._path = record_of(self.folder)
+                    refresh(self._path)
+                with self._path.open("rb") as stream:
+                    self._resume(stream)
+                    first, self.whole = self.read, True
+                    for line, end in replay(self.state, stream, strict=True):
+                        self.read = end
+                        if self._brief:
+                            self._shorten(line["kind"], line.get("trial"))
+                        lines.append(line)
+                        if limit is not None and self.read - first >= limit:
+                            self.whole = self.read >= self.size
+                            break
+            except StorageError:
+                if not lines:
+                    raise
+            except OSError as error:
+                raise StorageError(f"{self._path} cannot be read any more: {why(error)}.") from error
+        return lines
 
-    def _chunks(self, limit: int | None) -> list[bytes]:
-        """Return the whole lines that follow what was read."""
-        try:
-            with suppress(OSError):  # a store that does not answer now may do so at the next call
-                self._path = record_of(self.folder)
-                refresh(self._path)
-            with self._path.open("rb") as stream:
-                found = os.fstat(stream.fileno())
-                beginning = stream.read(_BEGINNING)
-                known = self._file in (None, found.st_ino) and beginning.startswith(self._beginning)
-                if not known or found.st_size < self.read:
-                    self.read, self.state = 0, SweepState()  # it was repaired, or replaced by another sweep's
-                self._file, self.size, self._beginning = found.st_ino, found.st_size, beginning
-                stream.seek(self.read)
-                text = stream.read(-1 if limit is None else limit)
-                if b"\n" not in text:
-                    text += stream.readline()  # a line that is longer than the limit
-                self.whole = stream.tell() >= found.st_size
-        except OSError as error:
-            raise StorageError(f"{self._path} cannot be read any more: {why(error)}.") from error
-        return text.split(b"\n")[:-1]  # behind the last line break: not written yet
-
-    def _take(self, chunk: bytes) -> dict[str, Any]:
-        """Apply and return one line. Raises: StorageError if it is corrupt, or a later tunelight wrote it."""
-        line = parse(chunk)
-        try:
-            if line is None:
-                raise ValueError("its checksum does not fit")
-            check_format(line, self._path)
-            apply(self.state, line)
-            if self._brief:
-                self._shorten(line["kind"], line.get("trial"))
-            return line
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise StorageError(
-                f"{self._path} is damaged {self.read} bytes in ({error}). If its driver runs no more, "
-                "tunelight.run(..., resume='force') repairs it."
-            ) from error
+    def _resume(self, stream: BinaryIO) -> None:
+        """Read on where the last look has ended; anew in a record that was repaired, or is another sweep's."""
+        found = os.fstat(stream.fileno())
+        beginning = stream.read(_BEGINNING)
+        known = self._file in (None, found.st_ino) and beginning.startswith(self._beginning)
+        if not known or found.st_size < self.read:
+            self.read, self.state = 0, SweepState()
+        self._file, self.size, self._beginning = found.st_ino, found.st_size, beginning
+        if self._skip and not self.read:
+            self.state, self.read = restored(Source(stream)) or (self.state, 0)
+        stream.seek(self.read)
 
     def _shorten(self, kind: str, trial_id: Any) -> None:
         """Leave only what a brief view needs of what the last line has added to."""
@@ -172,7 +159,7 @@ def _append(path: Path, line: bytes) -> None:
     """Append a line. A torn last line, whose writer was killed, stays one of its own."""
     file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        with contextlib.suppress(OSError):  # a file system without locks: a line is written by one call
+        with suppress(OSError):  # a file system without locks: a line is written by one call
             fcntl.flock(file, fcntl.LOCK_EX)
         size = os.fstat(file).st_size
         if os.pread(file, 1, max(0, size - 1)) not in (b"", b"\n"):
@@ -307,7 +294,7 @@ class AttachedSweep:
 
     def _send(self, do: str, trial: str | int | None = None, **arguments: Any) -> str:
         known = None if trial is None else SweepResults.load(self.folder).trial(str(trial)).id
-        return ask(RecordFollower(self.folder, brief=True), do, known, **arguments)
+        return ask(RecordFollower(self.folder, brief=True, skip=True), do, known, **arguments)
 
 
 def attach(sweep: str | os.PathLike[str] = "last", storage: str | os.PathLike[str] = "tunelight_runs") -> AttachedSweep:

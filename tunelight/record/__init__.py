@@ -55,7 +55,7 @@ from tunelight.record.outcomes import (
     VERBS,
     Outcome,
 )
-from tunelight.record.record import Record, read_lines, read_record, read_trial, repair
+from tunelight.record.record import Record, read_lines, read_record, repair
 from tunelight.record.remote import has_record, mirrored, pull, reaching
 from tunelight.record.repeated import (
     Standing,

@@ -1,41 +1,36 @@
-"""The record of a sweep on disk: lines with checksums, appended by its writer and replayed by its readers.
-
-A line is JSON with the keys ``kind``, ``time`` (seconds since the epoch), what the kind holds, and last
-``crc``: the CRC-32 (8 hex digits) of the line without it. NaN, Infinity and -Infinity are written as Python's
-json writes them and survive the round trip (strict JSON readers of other languages refuse them).
-"""
+"""The record of a sweep on disk: lines with checksums, appended by its writer and replayed by its readers."""
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
-import re
 import time
-import zlib
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from tunelight.errors import StorageError
 from tunelight.record.folder import encode, write_text
 from tunelight.record.lease import RECORD_FILE, record_of, why
+from tunelight.record.lines import History, Source, loaded, parse, sealed
 from tunelight.record.outcomes import TERMINAL
 from tunelight.record.remote import refresh, written_at_last
+from tunelight.record.snapshot import keep, restored
 from tunelight.record.state import SweepState, apply
 from tunelight.stores import shown, sync_file
-from tunelight.stores.masking import printable
 
 FORMAT: Final = 1
 """The version of the record and of its folder's layout. Records with a later one are refused."""
 _SYNC_S: Final = 1.0
-_ODD: Final = re.compile(rb"\\u00[0-9]|\\[bfr]|\x7f|\xc2[\x80-\x9f]")
-"""What a line of JSON holds if there may be control characters in it."""
-
+_LONG: Final = 1 << 18
+"""Bytes from which on reading a record takes longer than it takes to start a process that does."""
+_AGAIN: Final = 64
+"""A snapshot is written again when the record has grown by one part in so many."""
 _HOW_TO_FORCE: Final = (
-    "tunelight.run(..., resume='force') keeps the damaged file beside the new one, and all lines that are whole."
+    "Restore the file from a copy, or go on without what is lost: tunelight.run(..., resume='force') keeps the damaged "
+    "file beside the new one, and all lines that are whole."
 )
 
 _log = logging.getLogger("tunelight")
@@ -64,9 +59,9 @@ class Record:
         """
         record = cls(folder, clock)
         try:
-            whole = _scan(record.path)[1] if record.path.exists() else 0
-            with record.path.open("ab") as stream:
-                stream.truncate(whole)
+            with record.path.open("a+b") as stream:
+                stream.seek(0)
+                stream.truncate(max((end for *_, end in _scan(stream)), default=0))
         except StorageError:
             raise
         except OSError as error:
@@ -76,14 +71,13 @@ class Record:
     def append(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Append one line; return it as a reader gets it."""
         now = self._clock()
-        body = encode({"kind": kind, "time": now, **fields})
-        text = f'{body[:-1]},"crc":"{zlib.crc32(body.encode("ascii")):08x}"}}'
-        self._pending += text.encode("ascii") + b"\n"
+        body = encode({"kind": kind, "time": now, **fields}).encode("ascii")
+        self._pending += sealed(body)
         self._write()
         if kind in ("end", "command") or (fields.get("state") in TERMINAL and now - self._synced >= _SYNC_S):
             self._sync()
             self._synced = now
-        return _loaded(body.encode("ascii"))
+        return loaded(body)
 
     def _write(self) -> bool:
         """Write what is pending, a line with one system call; return whether nothing is left."""
@@ -133,59 +127,33 @@ class Record:
         return {**self.__dict__, "_file": None, "_pending": b""}
 
 
-def parse(chunk: bytes) -> dict[str, Any] | None:
-    """Return one line of a record without its checksum; None if the checksum is wrong, or it is no JSON."""
-    head, found, tail = chunk.rpartition(b',"crc":"')
-    body = head + b"}"
-    if not found or tail != b'%08x"}' % zlib.crc32(body):
-        return None
-    try:
-        return _loaded(body)
-    except (ValueError, RecursionError):
-        return None
+def _scan(stream: BinaryIO, *, strict: bool = False) -> Iterator[tuple[dict[str, Any], int, int]]:
+    """Yield the lines of a record from where its file is read, without an incomplete last one, and their two ends.
 
-
-def _loaded(body: bytes) -> dict[str, Any]:
-    """Return a line of JSON, whose control characters are written out, but for those in values of configurations.
-
-    Raises: ValueError, RecursionError.
+    Raises: StorageError naming the first corrupt line, unless that is the last, and this not ``strict``; OSError.
     """
-    line: dict[str, Any] = json.loads(body.decode("utf-8"))  # else it would look for the encoding of each line
-    return {key: _printable(part, exact=key == "config") for key, part in line.items()} if _ODD.search(body) else line
-
-
-def _printable(value: Any, *, exact: bool) -> Any:
-    if isinstance(value, str):
-        return value if exact else printable(value)
-    if isinstance(value, dict):
-        return {printable(key): _printable(part, exact=exact or key == "config") for key, part in value.items()}
-    return [_printable(part, exact=exact) for part in value] if isinstance(value, list) else value
-
-
-def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Return the lines of a record and their size in bytes, without an incomplete last line.
-
-    Raises: StorageError naming the first corrupt line that is not the last; OSError.
-    """
-    chunks = path.read_bytes().split(b"\n")
-    lines: list[dict[str, Any]] = []
-    size = 0
-    for number, chunk in enumerate(chunks[:-1], start=1):
-        line = parse(chunk)
+    begin = stream.tell()
+    for chunk in stream:
+        if chunk[-1:] != b"\n":  # not written yet
+            return
+        line, end = parse(chunk[:-1]), begin + len(chunk)
         if line is None:
-            if number == len(chunks) - 1 and not chunks[-1]:
-                break
-            raise StorageError(
-                f"{path}, line {number}: corrupt (its checksum does not fit). Restore the file from a copy, or "
-                f"go on without what is lost: {_HOW_TO_FORCE}"
-            )
-        check_format(line, path)
-        lines.append(line)
-        size += len(chunk) + 1
-    return lines, size
+            if not strict and not stream.read(1):
+                return
+            raise StorageError(f"{_place(stream, begin)}: corrupt (its checksum does not fit). {_HOW_TO_FORCE}")
+        check_format(line, stream.name)
+        yield line, begin, end
+        begin = end
 
 
-def check_format(line: Mapping[str, Any], path: Path) -> None:
+def _place(stream: BinaryIO, begin: int) -> str:
+    """Name the line that begins at a byte of a record."""
+    stream.seek(0)
+    number = 1 + stream.read(begin).count(b"\n")
+    return f"{stream.name}, line {number}"
+
+
+def check_format(line: Mapping[str, Any], path: str) -> None:
     """Raise StorageError where a later tunelight wrote the record."""
     sweep = line.get("sweep")
     version = sweep.get("format", FORMAT) if isinstance(sweep, Mapping) else FORMAT
@@ -196,18 +164,14 @@ def check_format(line: Mapping[str, Any], path: Path) -> None:
         )
 
 
-def read_lines(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Return the lines of a sweep's record, without an incomplete last one (the driver died while writing it).
-
-    Raises: StorageError when there is no record, a line before the last is corrupt (naming it), or a later
-        version of tunelight wrote it.
-    """
+@contextmanager
+def _reading(folder: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open the record of a sweep. Raises: StorageError where there is none that can be read."""
     try:
         path = record_of(folder)
         refresh(path)
-        return _scan(path)[0]
-    except StorageError:
-        raise
+        with path.open("rb") as stream:
+            yield stream
     except OSError as error:
         raise StorageError(
             f"{shown(folder)} holds no sweep that can be read ({RECORD_FILE}: {why(error)}). Give the folder of "
@@ -215,43 +179,50 @@ def read_lines(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
         ) from error
 
 
-def read_record(folder: str | os.PathLike[str]) -> SweepState:
-    """Replay the record of a sweep. Raises: StorageError, see :func:`read_lines`."""
-    state = SweepState()
-    for number, line in enumerate(read_lines(folder), start=1):
-        try:
-            apply(state, line)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise StorageError(
-                f"{record_of(folder)}, line {number}: it does not fit the lines before it ({error!r}). Restore the "
-                f"file from a copy, or go on without what is lost: {_HOW_TO_FORCE}"
-            ) from error
-    return state
+def read_lines(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Return the lines of a sweep's record, without an incomplete last one (the driver died while writing it).
 
-
-def read_trial(folder: str | os.PathLike[str], trial: str) -> SweepState:
-    """Replay what the record of a sweep says of one trial, and of the sweep itself; other trials are left out.
-
-    It takes the memory of that trial alone. Raises: StorageError, see :func:`read_lines`.
+    Raises: StorageError when there is no record, a line before the last is corrupt (naming it), or a later
+        version of tunelight wrote it.
     """
-    path, state = Path(folder, RECORD_FILE), SweepState()
-    own = b'"trial":' + json.dumps(trial).encode("ascii")
-    try:
-        path = record_of(folder)
-        refresh(path)
-        with path.open("rb") as stream:
-            for chunk in stream:
-                if own not in chunk and not chunk.startswith((b'{"kind":"sweep"', b'{"kind":"end"')):
-                    continue
-                line = parse(chunk.rstrip(b"\n"))
-                if line is None or line.get("trial", trial) != trial:  # the last line, torn; or a value that looks so
-                    continue
-                check_format(line, path)
-                apply(state, line)
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-        said = why(error) if isinstance(error, OSError) else repr(error)
-        raise StorageError(f"{path} cannot be read: {said}. If it is damaged, {_HOW_TO_FORCE}") from error
+    with _reading(folder) as stream:
+        return [line for line, *_ in _scan(stream)]
+
+
+def read_record(folder: str | os.PathLike[str], *, lazy: bool = False) -> SweepState:
+    """Replay the record of a sweep. Raises: StorageError, see :func:`read_lines`.
+
+    ``lazy``, of a long record: the reports stay in its file until a history is asked for them, and what else it says is
+    kept in a snapshot beside it, from which the next reader begins.
+    """
+    with _reading(folder) as stream:
+        source = Source(stream) if lazy and os.fstat(stream.fileno()).st_size >= _LONG else None
+        state, begin = (source and restored(source)) or (SweepState(), 0)
+        stream.seek(begin)
+        end = max((end for _, end in replay(state, stream, source)), default=begin)
+        if source is not None and end - begin > max(_LONG, end // _AGAIN):
+            keep(state, source, end)
     return state
+
+
+def replay(
+    state: SweepState, stream: BinaryIO, source: Source | None = None, *, strict: bool = False
+) -> Iterator[tuple[dict[str, Any], int]]:
+    """Apply the lines of a record from where its file is read, and yield each and its end; reports stay in a source.
+
+    Raises: StorageError, see :func:`read_lines`; OSError.
+    """
+    for line, begin, end in _scan(stream, strict=strict):
+        try:
+            if source is not None:
+                source.place = begin
+            apply(state, line)
+            if source is not None and line["kind"] == "trial":
+                state.trials[line["trial"]].history = History(source)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            where = _place(stream, begin)
+            raise StorageError(f"{where}: it does not fit the lines before it ({error!r}). {_HOW_TO_FORCE}") from error
+        yield line, end
 
 
 def _sweeps_inside(folder: Path) -> str:

@@ -6,10 +6,11 @@ import math
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import PurePath
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from tunelight.record.lines import History, report_of
 from tunelight.record.outcomes import FAILED, INTERRUPTED, PAUSED, PENDING, RUNNING, STATES, STOPPED
 
 GAVE_UP: Final = "gave up"
@@ -43,7 +44,7 @@ class TrialState:
     folder: str = ""
     """The trial's folder, relative to the sweep's where it lies inside."""
     state: str = PENDING
-    history: list[dict[str, Any]] = field(default_factory=list)
+    history: list[dict[str, Any]] | History = field(default_factory=list)
     """Every report's metrics with ``epoch``, ``training_iteration`` and ``timestamp``."""
     best: int | None = None
     """Where in ``history`` the best report is; NaN and infinities never are, of equals the earlier one is."""
@@ -84,6 +85,20 @@ class TrialState:
     """Which training of its configuration it is, from 0."""
     branch: Branch | None = None
     """Where it began, if not from scratch; its first one of ``changes``."""
+
+    if not TYPE_CHECKING:  # for which a trial has its fields and no others
+
+        def __getattr__(self, name: str) -> Any:
+            """Return what a snapshot has of it (:mod:`tunelight.record.snapshot`), which is decoded now."""
+            own = vars(self)
+            if (decoded := own.get("later")) is not None:
+                own.update(decoded(), later=None)
+            if name not in own:
+                raise AttributeError(f"a trial's state has no {name!r}")
+            return own[name]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @property
     def starting(self) -> bool:
@@ -224,9 +239,9 @@ def _apply_sweep(state: SweepState, line: Mapping[str, Any]) -> None:
             trial.config = dict(trial.changes.pop()["before"])
 
 
-def _inside(path: str) -> str:
+def inside(path: str) -> str:
     """Return a path that a record names. Raises: ValueError where it leads out of the sweep's folder."""
-    if PurePath(path).is_absolute() or ".." in PurePath(path).parts:
+    if path.startswith("/") or (".." in path and ".." in PurePath(path).parts):
         raise ValueError(f"the path {path!r} is not inside the sweep's folder")
     return path
 
@@ -235,12 +250,12 @@ def _apply_trial(state: SweepState, line: Mapping[str, Any]) -> None:
     known, config = line["trial"], line["config"]
     if not isinstance(known, str) or not isinstance(config, Mapping):
         raise TypeError(f"a trial has an id and a configuration, not {known!r} and {config!r}")
-    trial = TrialState(known, int(line["index"]), dict(config), line.get("seed"), _inside(line["folder"]))
+    trial = TrialState(known, int(line["index"]), dict(config), line.get("seed"), inside(line["folder"]))
     trial.repeats, trial.repetition = line.get("repeats"), line.get("repetition", 0)
     if (known_branch := line.get("branch")) is not None:
         trial.branch = branch = Branch(**known_branch)
         state.branches += 1
-        parent = state.trials.get(branch.parent)  # None where only this trial's lines are read
+        parent = state.trials.get(branch.parent)  # None where its line was lost
         change = {"training_iteration": branch.number, "parent": branch.parent, "parent_iteration": branch.number}
         before = trial.config if parent is None else parent.config_at(branch.number + 1)
         trial.changes.append({**change, "config": trial.config, "before": before})
@@ -276,9 +291,8 @@ def _apply_state(state: SweepState, line: Mapping[str, Any]) -> None:
 
 
 def _apply_report(state: SweepState, line: Mapping[str, Any]) -> None:
-    trial, iteration, epoch = state.trials[line["trial"]], line["training_iteration"], line["epoch"]
-    metrics = {sys.intern(name): value for name, value in line["metrics"].items()}  # each line has strings of its own
-    trial.history.append({**metrics, "epoch": epoch, "training_iteration": iteration, "timestamp": line["timestamp"]})
+    trial = state.trials[line["trial"]]
+    trial.history.append(report_of(line))
     trial.training, trial.trained = True, line.get("seconds") or 0.0
     trial.compiled = line.get("compiled", 0)
     trial.decision, trial.why, trial.error = sys.intern(line["decision"]), line.get("why"), line.get("error")
@@ -317,7 +331,7 @@ def _judge_again(state: SweepState, trial: TrialState) -> None:
 
 def _apply_checkpoint(state: SweepState, line: Mapping[str, Any]) -> None:
     known = {key: line[key] for key in line if key not in ("kind", "time", "trial")}
-    state.trials[line["trial"]].checkpoints.append({**known, "path": _inside(line["path"])})
+    state.trials[line["trial"]].checkpoints.append({**known, "path": inside(line["path"])})
 
 
 def _apply_config(state: SweepState, line: Mapping[str, Any]) -> None:

@@ -6,21 +6,20 @@ interrupted.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from tunelight import record as storage
 from tunelight import stores
 from tunelight.errors import NoResultError, SettingsError, first_of, guess, unknown
 from tunelight.record import Standing, SweepState
-from tunelight.results.trial import TrialResult, counted, lines_of
+from tunelight.record.view import finite
+from tunelight.results.trial import MOST, TrialResult, counted, lines_of
 from tunelight.settings import Mode, paired
 from tunelight.settings.checks import flatten
-from tunelight.space.plain import Objects
 from tunelight.stores.masking import printable
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
     from optuna.storages import BaseStorage
+
+    from tunelight.space.plain import Objects
 
 
 _MOST_IDS: Final = 12
@@ -54,22 +55,17 @@ class SweepResults:
         self._state = self.record = state
         """The recorded state: also where and when each trial was trained, and the remarks of the sweep itself."""
         self._objects = objects
-        now = state.updated or 0.0
-        every = [
-            TrialResult(
-                trial,
-                self._settings,
-                self.folder,
-                now,
-                [state.runs[number] for number in trial.runs],
-                restored=self._restored,
+        self._results: dict[str, TrialResult] = {}
+
+    def _result(self, trial_id: str) -> TrialResult:
+        """Return a trial as it is when it is first asked for."""
+        if trial_id not in self._results:
+            trial = self._state.trials[trial_id]
+            runs = [self._state.runs[number] for number in trial.runs]
+            self._results[trial_id] = TrialResult(
+                trial, self._settings, self.folder, self._state.updated or 0.0, runs, restored=self._restored
             )
-            for trial in sorted(state.trials.values(), key=lambda trial: trial.index)
-        ]
-        self.trials = [trial for trial in every if trial.repeats in (None, trial.id)]
-        """The trials of the search, in order of creation."""
-        self.repetitions = [trial for trial in every if trial.repeats not in (None, trial.id)]
-        """The trials that train the best configurations again (``repeats=``), in order of creation."""
+        return self._results[trial_id]
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], objects: Objects | None = None) -> SweepResults:
@@ -78,18 +74,30 @@ class SweepResults:
         ``objects``: those of its search space, where this process has them (None: what the record refers to).
         """
         folder = stores.working(folder)
-        return cls(folder, storage.read_record(folder), storage.read_sweep_file(folder), objects)
+        return cls(folder, storage.read_record(folder, lazy=True), storage.read_sweep_file(folder), objects)
 
     def _restored(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return a recorded configuration with the objects of the search space, where their modules are imported."""
         if self._objects is None:
+            from tunelight.space.plain import Objects
+
             self._objects = Objects.recalled(self._settings.get("space_objects"), imported=True)
         return self._objects.restored(config)
 
-    @property
+    @functools.cached_property
     def every_trial(self) -> list[TrialResult]:
         """The trials of the search and the repetitions, in order of creation."""
-        return sorted([*self.trials, *self.repetitions], key=lambda trial: trial.index)
+        return [self._result(trial.id) for trial in sorted(self._state.trials.values(), key=lambda one: one.index)]
+
+    @functools.cached_property
+    def trials(self) -> list[TrialResult]:
+        """The trials of the search, in order of creation."""
+        return [trial for trial in self.every_trial if trial.repeats in (None, trial.id)]
+
+    @functools.cached_property
+    def repetitions(self) -> list[TrialResult]:
+        """The trials that train the best configurations again (``repeats=``), in order of creation."""
+        return [trial for trial in self.every_trial if trial.repeats not in (None, trial.id)]
 
     @property
     def name(self) -> str:
@@ -130,7 +138,7 @@ class SweepResults:
         best = storage.winner(self._state)
         if best is None:
             raise NoResultError(self._nothing())
-        return next(trial for trial in self.every_trial if trial.id == best.trial)
+        return self._result(best.trial)
 
     def repeated(self) -> list[Standing]:
         """Return the configurations that were trained again (``repeats=``), the best mean first; else nothing.
@@ -145,7 +153,7 @@ class SweepResults:
     def ahead(self) -> TrialResult | None:
         """The failed trial that had reported better than :attr:`best`, or anything if there is no best; else None."""
         found = self._state.ahead
-        return None if found is None else next(trial for trial in self.trials if trial.id == found.trial)
+        return None if found is None else self._result(found.trial)
 
     def _nothing(self) -> str:
         if (failed := self.ahead) is not None:
@@ -168,14 +176,16 @@ class SweepResults:
         """
         if key == "best":
             return self.best
+        if key in self._state.trials:
+            return self._result(str(key))
         wanted = str(key).rpartition("_")[2]
-        for trial in self.every_trial:
+        for trial in list(self._state.trials.values()):
             tail = trial.id.rpartition("_")[2]
-            if str(key) in (trial.id, trial.path.name) or (
+            if str(key) == Path(trial.folder).name or (
                 wanted.isdecimal() and tail.isdecimal() and int(wanted) == int(tail)
             ):
-                return trial
-        ids = [trial.id for trial in self.every_trial]
+                return self._result(trial.id)
+        ids = list(self._state.trials)
         shown = ", ".join(ids if len(ids) < 10 else [ids[0], ids[1], "...", ids[-1]]) or "none"
         raise NoResultError(f"{self.folder} has no trial {key!r}.{guess(key, ids)} It has: {shown}; or say 'best'.")
 
@@ -195,12 +205,8 @@ class SweepResults:
             if metric not in known:
                 raise SettingsError(unknown("This sweep is not judged by", metric, known, listed="It is by"))
         names = metrics or tuple(known)
-        numbers = {
-            trial: [storage.metric_value(trial.metrics, name) for name in names]
-            for trial in self.trials
-            if not trial.failed
-        }
-        points = {trial: row for trial, row in numbers.items() if np.isfinite(np.array(row, dtype=float)).all()}
+        numbers = {trial: [finite(trial.metrics, name) for name in names] for trial in self.trials if not trial.failed}
+        points = {trial: row for trial, row in numbers.items() if None not in row}
         on_front = front(list(points.values()), [known[name] for name in names])
         return [trial for trial, is_on in zip(points, on_front, strict=True) if is_on]
 
@@ -212,8 +218,7 @@ class SweepResults:
         """
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
             raise SettingsError(f"k must be a whole number of 1 or more, not {k!r}.")
-        known = {trial.id: trial for trial in self.every_trial}
-        return [known[name] for name in storage.ranked(self._state)[:k]]
+        return [self._result(name) for name in storage.ranked(self._state)[:k]]
 
     @property
     def best_config(self) -> dict[str, Any]:
@@ -223,7 +228,7 @@ class SweepResults:
     @property
     def errors(self) -> list[TrialResult]:
         """The trials that failed; not those that diverged or ran out of memory: that says something of their config."""
-        return [trial for trial in self.every_trial if trial.state == storage.ERROR]
+        return [self._result(trial.id) for trial in self._state.trials.values() if trial.state == storage.ERROR]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -231,7 +236,7 @@ class SweepResults:
         return dict(self._state.counts)
 
     def __len__(self) -> int:
-        return len(self.trials)
+        return len(self._state.trials) - len(self._state.repetitions)
 
     def __iter__(self) -> Iterator[TrialResult]:
         return iter(self.trials)
@@ -263,7 +268,7 @@ class SweepResults:
             row[f"last_{metric}"] = storage.metric_value(last, metric)
         epoch = last.get("epoch")
         row["epochs"] = None if epoch is None else epoch + 1
-        row["reports"] = len(trial.history)
+        row["reports"] = trial.reports
         row["seconds"] = trial.seconds
         config = {key: value for key, value in flatten(trial.plain_config, "config.").items() if value != {}}
         return row | config
@@ -334,7 +339,8 @@ class SweepResults:
             lines.append(
                 f"Trial {failed.id}, which {failed.outcome}, had reported {self.metric}={_short(failed.value)}."
             )
-        lines.extend(f"Trial {failed.id} failed: {(failed.error or '').splitlines()[0]}" for failed in self.errors)
+        errors = [f"Trial {failed.id} failed: {(failed.error or '').splitlines()[0]}" for failed in self.errors]
+        lines += errors[:MOST] + ([f"and {len(errors) - MOST} more."] if len(errors) > MOST else [])
         return "\n".join(lines)
 
     def further(self, trial: TrialResult) -> dict[str, float | None]:
@@ -381,6 +387,8 @@ def _short(value: Any) -> str:
 
 def front(points: Sequence[Sequence[float | None]], modes: Sequence[Mode]) -> list[bool]:
     """Return which points no other dominates: is as good in every coordinate and better in one; ``modes``: of each."""
+    import numpy as np  # a tenth of a second that only this needs
+
     values = np.array(points, dtype=float).reshape(len(points), len(modes))
     values *= [-1.0 if mode == "max" else 1.0 for mode in modes]
     return [not np.any(np.all(values <= one, axis=1) & np.any(values < one, axis=1)) for one in values]

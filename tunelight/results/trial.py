@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import warnings
@@ -34,6 +35,7 @@ class TrialResult:
         seed: the seed that was set on all its ranks (int or None).
         history: every report in order, a list of dicts: the metrics, ``epoch``, ``training_iteration`` and
             ``timestamp``. Each once: what a trial that went back to a checkpoint reports again is left out.
+        reports: how many those are (int).
         metrics: the best report ({} if nothing comparable was reported). Best is by the sweep's metric over
             all reports, not the last; NaN is never best, and of equal reports the earlier is.
         value: the sweep's metric in the best report (float or None).
@@ -58,16 +60,16 @@ class TrialResult:
         self.id = state.id
         self.index = state.index
         self.state = state.state
-        best = None if state.best is None else state.history[state.best]["training_iteration"]
-        self.plain_config = dict(state.config) if best is None else state.config_at(best)
+        self._history, self._best = state.history, state.best
+        self.reports = len(state.history)
+        changed = bool(state.changes) and state.best is not None
+        self.plain_config = state.config_at(self.metrics["training_iteration"]) if changed else dict(state.config)
         self._restored = restored
         self.changes = [dict(change) for change in state.changes]
         self.branch = state.branch
         self.repeats = state.repeats
         self.repetition = state.repetition
         self.seed = state.seed
-        self.history = [dict(report) for report in state.history]
-        self.metrics: dict[str, Any] = {} if state.best is None else self.history[state.best]
         self.value = state.value
         self.seconds = state.elapsed(now)
         self.compiled = state.compiled
@@ -82,6 +84,16 @@ class TrialResult:
         self._error = state.error
         self._why = state.why
         self._checkpoints = list(state.checkpoints)
+
+    @functools.cached_property
+    def history(self) -> list[dict[str, Any]]:
+        """Every report in order. Raises: StorageError where the file of a long record has been damaged since."""
+        return [dict(report) for report in self._history[: self.reports]]
+
+    @functools.cached_property
+    def metrics(self) -> dict[str, Any]:
+        """The best report. Raises: StorageError as ``history``."""
+        return {} if self._best is None else dict(self._history[self._best])
 
     @property
     def config(self) -> dict[str, Any]:
@@ -250,7 +262,7 @@ class TrialResult:
 
     def __repr__(self) -> str:
         why = "" if self._reason is None else f", error={self._reason!r}"
-        return f"TrialResult({self.id}, {self.state}, value={self.value}, reports={len(self.history)}{why})"
+        return f"TrialResult({self.id}, {self.state}, value={self.value}, reports={self.reports}{why})"
 
     def __str__(self) -> str:
         return repr(self) if self._reason is None else f"trial {self.id} {self.outcome}: {self._reason}"
@@ -263,7 +275,7 @@ def _age(known: Mapping[str, Any]) -> tuple[int, int]:
 
 # --- Results in words: repetitions, numbers and errors ----------------------------------------------------
 
-_MOST: Final = 10
+MOST: Final = 10
 
 
 def lines_of(state: SweepState) -> Iterator[str]:
@@ -273,10 +285,10 @@ def lines_of(state: SweepState) -> Iterator[str]:
     if found and repeats is not None:
         what = f"on {repeats.repeats} folds" if repeats.folds else "again with other seeds"
         yield f"Trained {what}: {counted(len(found), 'configuration')}, by the mean of {state.sweep.get('metric')}"
-        for one in found[:_MOST]:
+        for one in found[:MOST]:
             yield f"  trial {one.trial}: {in_words(one)}"
-        if len(found) > _MOST:
-            yield f"  and {len(found) - _MOST} more"
+        if len(found) > MOST:
+            yield f"  and {len(found) - MOST} more"
     if said := missing(state):
         yield said
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests.kit.recording import Writer
+from tests.kit.recording import ERROR, Writer
 from tunelight.cli import app
 from tunelight.cli.app import AGAIN, BAD_INPUT, FAILED, INTERRUPTED, OK
 from tunelight.errors import GangError, HeadLostError, StorageError, TrialError
@@ -168,6 +169,29 @@ def test_a_sweep_file_that_was_changed_is_told_and_hides_no_other_sweep(runs):
     told.write_text(told.read_text().replace("metric: loss", "metric: 3"))
     assert "has been changed: metric must be text" in call("show", "digits", code=BAD_INPUT).stderr
     assert "unreadable" in call("ls").output
+
+
+def test_show_prints_the_best_twenty_and_what_runs_and_all_others_when_asked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written = Writer(tmp_path)
+    for loss in range(22):
+        written.trial(0.1 * (22 - loss))
+    written.trial(state="ERROR", error=ERROR)
+    written.trial(9.0, state="RUNNING")
+
+    def shown(*words: Any) -> list[str]:
+        return re.findall(r"^. (\d{5}) ", call("show", "digits", *words).output, re.MULTILINE)
+
+    best_first = [f"{number:05d}" for number in range(21, -1, -1)]
+    with leased(written.folder):
+        assert shown() == [*best_first[:20], "00023"]
+        assert "\n21 of 24 trials; --all shows the others, too.\n" in call("show", "digits").output
+        assert shown("--all") == [*best_first, "00023", "00022"]
+        assert "--all shows" not in call("show", "digits", "--all").output
+        assert shown("--top", 3) == best_first[:3]
+        assert len(json.loads(call("show", "digits", "--json").stdout)["trials"]) == 24
+    for words in (["--top", 3], ["0"], ["--follow"]):
+        assert "leave out the trial, --top and" in call("show", "digits", *words, "--all", code=BAD_INPUT).stderr
 
 
 def test_show_says_why_a_trial_was_stopped_and_what_its_workers_used(runs):

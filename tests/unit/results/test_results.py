@@ -232,6 +232,15 @@ def test_summary_says_what_a_person_wants_to_know(three):
     assert pickle.loads(pickle.dumps(three)).best_config == three.best_config
 
 
+def test_summary_names_the_first_errors_of_many(written):
+    for _ in range(12):
+        written.trial(state="ERROR", error=ERROR)
+    assert written.load().summary().splitlines()[-2:] == [
+        "Trial 00009 failed: rank 1 on a: ValueError: no such lr",
+        "and 2 more.",
+    ]
+
+
 def test_reading_results_imports_neither_torch_nor_lightning_and_works_without_ray(three):
     code = (
         "import sys; sys.modules['ray'] = None\n"

@@ -39,7 +39,7 @@ from tunelight.extras.attach import ask
 from tunelight.extras.report.page import LINKS, LOG, PARTS, SCRIPTS, STYLE, Block, asset, colours, frame, trial_blocks
 from tunelight.extras.web.drawing import Drawing
 from tunelight.extras.web.watch import SweepList, SweepWatch, encode
-from tunelight.record import TERMINAL, read_sweep_file, read_trial
+from tunelight.record import TERMINAL
 from tunelight.results import SweepResults
 from tunelight.stores.masking import masked
 
@@ -493,9 +493,8 @@ def _page(kind: str, title: str, links: Mapping[str, str], **facts: Any) -> str:
 
 def trial_details(watch: SweepWatch, state: TrialState) -> list[Block]:
     """Return all that is known of a trial but its log. Raises: StorageError."""
-    found = read_trial(watch.folder, state.id)
-    results = SweepResults(watch.folder, found, read_sweep_file(watch.folder))
-    trial, recorded = results.every_trial[0], found.trials[state.id]
+    results = SweepResults.load(watch.folder)
+    trial, recorded = results.trial(state.id), results.record.trials[state.id]
     sweep = shell_quote(stores.shown(watch.folder))
     commands = [
         f"tunelight show {sweep} {recorded.index}",

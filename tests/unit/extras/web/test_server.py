@@ -251,7 +251,7 @@ def test_a_record_that_ends_within_a_line_or_is_damaged_is_shown_up_to_there_and
         assert len(found.messages("/api/sweep/torn/events", 2)[1]["rows"]) == 6
         _, rows, wrong = found.messages("/api/sweep/damaged/events", 3)
         assert len(rows["rows"]) == 6
-        assert "is damaged" in wrong["error"]
+        assert "corrupt" in wrong["error"]
         for name in ("torn", "damaged"):
             assert found.ask(f"/api/sweep/{name}/trial/3/log").status == 200
             assert "configuration" in found.ask(f"/api/sweep/{name}/trial/3").text

@@ -21,10 +21,10 @@ from tests.kit.waiting import until
 from tunelight.errors import ReportError, SettingsError
 from tunelight.extras.report import page
 from tunelight.extras.web import server
-from tunelight.extras.web.app import log_part
+from tunelight.extras.web.app import log_part, trial_details
 from tunelight.extras.web.beside import LivePage, check_web
 from tunelight.extras.web.watch import SweepList, SweepWatch
-from tunelight.record import Record, leased, list_sweeps, mirrored, read_trial, write_sweep_file
+from tunelight.record import Record, leased, list_sweeps, mirrored, write_sweep_file
 
 
 def watched(folder: Path) -> SweepWatch:
@@ -165,7 +165,7 @@ def test_a_sweep_in_a_store_is_followed_from_another_machine(machine: Any, stora
     watch = sweeps.watch("digits")
     assert watch is not None
     assert {row["i"] for row in watch.rows(0)} == {0, 1, 2}
-    assert read_trial(watch.folder, "00001").trials["00001"].history
+    assert trial_details(watch, watch.state.trials["00001"])
     assert (
         log_part(watch.folder, watch.state.trials["00001"], None)["note"]
         == "Its log is in the store; nothing but the record is fetched from there."

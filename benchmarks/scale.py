@@ -1,0 +1,165 @@
+"""Measure what a record of 10,000 trials costs its readers: the commands ls, best and show, and SweepResults.load().
+
+The record is written as Tune's callbacks would have it (no training, no Ray): 10,000 trials of 31 reports each, 350,002
+lines. Each reader is a new process, imports included: first without a snapshot beside the record, then with one, and
+then after 1,000 further reports. Beside them Optuna loads a study of these trials, and its best one, from its journal
+and from SQLite. The exit status is 1 where a reader that finds a snapshot takes more than 1 s or 200 MB.
+
+    python benchmarks/scale.py          # about 3 minutes on 2 cores
+    python benchmarks/scale.py --short  # 200 trials of 9 reports: does it still run? Judges nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from figures import headline, median, spread, table
+from measure import environment, options, said
+from reporting import Driver
+
+from tunelight.record import Record
+from tunelight.results import SweepResults
+
+LIMIT_S, LIMIT_MB = 1.0, 200.0
+MORE = 1000
+"""Reports that come after the last look."""
+_LOAD = "import sys; import tunelight as tl; tl.SweepResults.load(sys.argv[1]).best"
+_PEER = (
+    "import sys, optuna; optuna.logging.set_verbosity(optuna.logging.ERROR); where = sys.argv[1]; "
+    "from optuna.storages import JournalStorage as Storage; from optuna.storages.journal import JournalFileBackend; "
+    "storage = where if '://' in where else Storage(JournalFileBackend(where)); "
+    "optuna.load_study(study_name='sweep', storage=storage).best_trial"
+)
+_TIMED = (
+    "import json, os, subprocess, sys, time; began = time.perf_counter(); "
+    "one = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL); _, status, used = os.wait4(one.pid, 0); "
+    "print(json.dumps([time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3, status]))"
+)
+"""A process of its own, since a child's memory counts from that of the process that starts it."""
+
+
+class Recorded(Driver):
+    """A driver that shows nothing, whose sweep is recorded in a moment."""
+
+    def __init__(self, folder: Path, trials: int, reports: int) -> None:
+        super().__init__(folder, trials, reports)
+        self.callbacks = {"record": self.callbacks["record"]}
+
+
+def timed(words: list[str]) -> tuple[float, float, float]:
+    """Run a command; return its seconds, those of the processor, and the memory that it had at most, in MB."""
+    run = subprocess.run(
+        [sys.executable, "-S", "-E", "-c", _TIMED, *words],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=environment(),
+    )
+    wall, cpu, peak, status = json.loads(run.stdout)
+    if status:
+        raise RuntimeError(f"{' '.join(words)} failed: {run.stderr}")
+    return wall, cpu, peak
+
+
+def peers(folder: Path, scratch: Path) -> dict[str, list[str]]:
+    """Write the sweep as Optuna's studies; return how each is read.
+
+    SQLite takes minutes to write so many, so that it gets a hundredth of them a hundred times.
+    """
+    journal, database = scratch / "journal.log", scratch / "study.db"
+    results = SweepResults.load(folder)
+    results.to_study(journal)
+    every = len(results) // 100
+    few = scratch / "few" / folder.name
+    few.mkdir(parents=True)
+    Recorded(few, every, results.trials[0].reports).run()
+    SweepResults.load(few).to_study(f"sqlite:///{database}")
+    with sqlite3.connect(database) as base:
+        names = [name for (name,) in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for name in sorted(names):
+            columns = [row[1] for row in base.execute(f"PRAGMA table_info({name})")]
+            if "trial_id" in columns:
+                moved = ("trial_id", "number")
+                own = [f"{one} + n * {every}" if one in moved else one for one in columns]
+                own = own if columns[0] in moved else ["NULL", *own[1:]]  # a key of its own
+                base.execute(
+                    "WITH RECURSIVE times(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM times WHERE n < 99) "
+                    f"INSERT INTO {name} SELECT {', '.join(own)} FROM {name}, times"
+                )
+    read = [sys.executable, "-c", _PEER]
+    return {"Optuna, journal": [*read, str(journal)], "Optuna, SQLite": [*read, f"sqlite:///{database}"]}
+
+
+def grow(folder: Path, trials: int) -> None:
+    """Append what a driver would record of some further reports."""
+    record = Record.open(folder)
+    for number in range(MORE):
+        record.append(
+            "report", trial=f"{number % trials:05d}", training_iteration=99 + number, epoch=98, timestamp=2e6,
+            metrics={"loss": 1.0, "accuracy": 0.5, "lr": 0.1}, decision="CONTINUE", workers=2, seconds=None,
+        )  # fmt: skip
+    record.close()
+
+
+def main() -> int:
+    """Record a sweep, let each reader read it, print what that cost, and return the exit status."""
+    args = options(__doc__, "200 trials of 9 reports, each reader once; nothing is judged", repeats=5)
+    trials, reports = (200, 9) if args.short else (10_000, 31)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch, "runs", "sweep")
+        folder.mkdir(parents=True)
+        with said(f"recording {trials:,} trials"):
+            Recorded(folder, trials, reports).run()
+        size, snapshot = (folder / "record.jsonl").stat().st_size, folder / ".snapshot.jsonl"
+        command = [sys.executable, "-m", "tunelight"]
+        readers = {
+            "ls": [*command, "ls", str(folder.parent)],
+            "best": [*command, "best", str(folder)],
+            "show": [*command, "show", str(folder)],
+            "SweepResults.load().best": [sys.executable, "-c", _LOAD, str(folder)],
+        }
+        found: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
+        for number in range(args.repeats):
+            for name, words in readers.items():
+                if number == 0:
+                    snapshot.unlink(missing_ok=True)
+                    found[name, "first"] = [timed(words)]
+                    assert snapshot.exists()
+                found.setdefault((name, "then"), []).append(timed(words))
+        grow(folder, trials)
+        for name, words in readers.items():
+            found[name, "grown"] = [timed(words) for _ in range(args.repeats)]
+        with said("writing studies"):
+            others = peers(folder, Path(scratch))
+        for name, words in others.items():
+            found[name, "then"] = [timed(words) for _ in range(args.repeats)]
+    print(f"\nA record of {trials:,} trials with {reports} reports each ({size / 1e6:.0f} MB)\n")
+    titles = {"first": "without a snapshot", "then": "", "grown": f"{MORE:,} reports later"}
+    middle = {key: [median(column) for column in zip(*runs, strict=True)] for key, runs in found.items()}
+    rows = [
+        [name, titles[how], f"{wall:.2f} s", f"{cpu:.2f} s", f"{peak:.0f} MB"]
+        for (name, how), (wall, cpu, peak) in sorted(middle.items(), key=lambda one: (one[0][1] == "then", one[0][1]))
+    ]
+    print(table(["reader", "", "wall", "processor", "memory"], rows) + "\n")
+    kept = []
+    of = f"a record of {trials:,} trials"
+    for name in readers:
+        wall, _, peak = middle[name, "then"]
+        times = spread(run[0] for run in found[name, "then"])
+        kept.append(headline(f"{of}: {name}, time", wall, "s", of=times, most=LIMIT_S))
+        kept.append(headline(f"{of}: {name}, memory", peak, "MB", most=LIMIT_MB, digits=0))
+        kept.append(headline(f"{of}: {name} without a snapshot, processor time", middle[name, "first"][1], "s"))
+    own = middle["SweepResults.load().best", "then"]
+    for name in others:
+        wall, cpu, peak = middle[name, "then"]
+        kept.append(headline(f"{of}: SweepResults.load().best / {name}, processor time", own[1] / cpu, "x", digits=3))
+    return 0 if args.short or all(kept) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
