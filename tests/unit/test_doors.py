@@ -40,11 +40,9 @@ BROUGHT_BY_USERS = {
 
 VAGUE = frozenset({"told", "said", "there", "one", "own"})
 """No local name or parameter: each of them fits any value."""
-VAGUE_IN = ("cli/", "compat/", "record/", "results/", "extras/attach.py", "extras/wandb.py", "extras/scripts/files.py")
-"""Rooms and files that still have some."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 47_248, "tests": 43_538, "benchmarks": 8_975}
+MOST_LINES = {"tunelight": 47_252, "tests": 43_536, "benchmarks": 8_975}
 MOST_FILES = 214
 MOST_CORE_LINES = 29_132
 """As many as there are: what is added takes as much away."""
@@ -125,7 +123,7 @@ def test_local_names_say_what_a_value_is():
     for path in modules().values():
         file = path.relative_to(PACKAGE).as_posix()
         names = names_in_functions(symtable.symtable(path.read_text(), file, "exec"))
-        vague += [f"{file}:{line}: {name}" for line, name in names if name in VAGUE and not file.startswith(VAGUE_IN)]
+        vague += [f"{file}:{line}: {name}" for line, name in names if name in VAGUE]
     assert not vague, "\n".join(vague)
 
 

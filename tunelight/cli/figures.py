@@ -146,14 +146,14 @@ def serve(
     """
     from tunelight.extras.web.server import serve as run
 
-    def say(own: Serving) -> None:
+    def say(serving: Serving) -> None:
         if json:
-            print_line({"storage": storage, "address": own.address})
+            print_line({"storage": storage, "address": serving.address})
         else:
-            typer.echo(f"Sweeps in {storage}: {own.address}")
+            typer.echo(f"Sweeps in {storage}: {serving.address}")
             typer.echo("Ctrl-C ends it.")
         if open:
-            threading.Thread(target=_open, args=(own.address,), daemon=True).start()
+            threading.Thread(target=_open, args=(serving.address,), daemon=True).start()
 
     run(storage, host=host, port=port, read_only=read_only, say=say)
 

@@ -134,7 +134,7 @@ def load(sweep: str, storage: str) -> SweepResults:
     results = SweepResults.load(find_sweep(sweep, storage))
     state, driver = results.record, driver_of(results.folder)
     cut_off = state.ended is None and (driver is None or not driver.alive)
-    for trial in [one for one in state.trials.values() if one.state == RUNNING] if cut_off else ():
+    for trial in [other for other in state.trials.values() if other.state == RUNNING] if cut_off else ():
         apply(state, {"kind": "state", "time": state.updated, "trial": trial.id, "state": INTERRUPTED})
     return results
 

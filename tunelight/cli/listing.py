@@ -38,7 +38,7 @@ def ls(
     if state is not None and state not in _STATES:
         raise SettingsError(unknown("There is no state", state, _STATES))
     place, found = _found(where, storage)
-    rows = [_row(one) for one in found]
+    rows = [_row(sweep) for sweep in found]
     if state is not None:
         rows = [row for row in rows if row["state"] == state.replace("-", " ")]
     if json:
@@ -68,9 +68,9 @@ def _found(where: str | None, storage: str) -> tuple[str, list[Found]]:
     found = list_sweeps(place)
     if pattern is None:
         return place, found
-    fitting = [one for one in found if fnmatchcase(one.folder.name, pattern)]
+    fitting = [sweep for sweep in found if fnmatchcase(sweep.folder.name, pattern)]
     if not fitting and _PATTERN & set(pattern):
-        names = first_of([one.folder.name for one in found], _MOST_NAMES) or "none"
+        names = first_of([sweep.folder.name for sweep in found], _MOST_NAMES) or "none"
         raise StorageError(f"No sweep in {place} has a name like {pattern!r}. There are: {names}.")
     if not fitting:
         raise StorageError(

@@ -118,7 +118,7 @@ def about_sweep(results: SweepResults) -> dict[str, Any]:
         "trials": len(results),
         "states": {state: count for state, count in results.counts.items() if count},
         "best": None if best is None else about_trial(best),
-        **({"repeated": [asdict(one) for one in repeated]} if repeated else {}),
+        **({"repeated": [asdict(standing) for standing in repeated]} if repeated else {}),
         **({"pareto": [trial.id for trial in results.pareto()]} if len(results.objectives) > 1 else {}),
     }
 

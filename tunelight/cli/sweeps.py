@@ -231,11 +231,11 @@ def train(
         address=address,
         resume=resume or None,
     )
-    said = settings_of(read_sets(sets))
+    overrides = settings_of(read_sets(sets))
     once = {"num_samples": 1, "scheduler": "fifo", "progress": not (quiet or json)}
     config = {key: {"fixed": value} for key, value in read_sets(values, "").items()}
     space = SearchSpace(config, script=script, args=list(after))
-    _finish(lambda: start(space, **{**once, **said, **asked}), quiet=True, json=json)
+    _finish(lambda: start(space, **{**once, **overrides, **asked}), quiet=True, json=json)
 
 
 @command("resume last      tunelight resume last --num-samples 100", runs_code=True)

@@ -170,8 +170,8 @@ def cluster_versions(address: str) -> tuple[str, str] | None:
 
     try:
         client = GcsClient(address=address)
-        told = json.loads(client.internal_kv_get(b"CLUSTER_METADATA", namespace=b"cluster", timeout=5.0))
-        return str(told["ray_version"]), str(told["python_version"])
+        metadata = json.loads(client.internal_kv_get(b"CLUSTER_METADATA", namespace=b"cluster", timeout=5.0))
+        return str(metadata["ray_version"]), str(metadata["python_version"])
     except Exception as error:  # it only makes an error clearer, and what differs between versions fails anyhow
         if type(error).__name__ == "AuthenticationError":
             raise PermissionError(str(error)) from error

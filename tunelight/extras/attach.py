@@ -227,10 +227,10 @@ def ask(
                 f"The driver of {folder.name} ({driver}) has not answered yet. It may be busy, or wait for a trial; it "
                 "does so all the same, and its answer will be in the record."
             )
-    carried_out, said = follower.state.answers[command]
+    carried_out, answer = follower.state.answers[command]
     if not carried_out:
-        raise CommandError(said)
-    return said + _unsaved(folder, end)
+        raise CommandError(answer)
+    return answer + _unsaved(folder, end)
 
 
 def _unsaved(folder: Path, end: float) -> str:

@@ -180,7 +180,7 @@ def _filled(word: str, program: Any) -> str:
                 "command",
                 found[0],
                 "${program}, ${env}, ${interpreter}, ${envvar:NAME}, ${trial_dir}, "
-                + ", ".join(f"${{{one}}}" for one in _ARGS),
+                + ", ".join(f"${{{arg}}}" for arg in _ARGS),
             )
         return found[0]
 
@@ -263,15 +263,19 @@ def _bands(given: Mapping[str, Any]) -> list[int]:
 
 def _size(domains: Mapping[str, Any]) -> int:
     """Return how many configurations the grid over domains has."""
-    sizes = (len(one["grid_search"]) if "grid_search" in one else _size(one) for one in domains.values() if _inner(one))
+    sizes = (
+        len(inner["grid_search"]) if "grid_search" in inner else _size(inner)
+        for inner in domains.values()
+        if _inner(inner)
+    )
     return math.prod(sizes)
 
 
 def _ungridded(domains: Mapping[str, Any]) -> dict[str, Any]:
     """Return domains with choices for the axes of a grid."""
     return {
-        key: {"choice": one["grid_search"]} if "grid_search" in one else _ungridded(one) if _inner(one) else one
-        for key, one in domains.items()
+        key: {"choice": part["grid_search"]} if "grid_search" in part else _ungridded(part) if _inner(part) else part
+        for key, part in domains.items()
     }
 
 
@@ -311,13 +315,13 @@ def _read(key: str, written: Any, grid: bool) -> Any:
 
 def _in_order(parameters: Mapping[Any, Any], *, sort: bool) -> list[tuple[Any, Any]]:
     """Return parameters as W&B goes through a grid of them, or as they are written."""
-    return sorted(parameters.items(), key=lambda one: str(one[0])) if sort else list(parameters.items())
+    return sorted(parameters.items(), key=lambda parameter: str(parameter[0])) if sort else list(parameters.items())
 
 
 def _check(key: str, kind: str, given: Mapping[str, Any]) -> None:
     """Raise SpaceError for what W&B refuses, too."""
     numbers = {name: value for name, value in given.items() if name not in ("value", "values", "probabilities")}
-    for name, value in (*numbers.items(), *(("probabilities", one) for one in given.get("probabilities", ()))):
+    for name, value in (*numbers.items(), *(("probabilities", weight) for weight in given.get("probabilities", ()))):
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise SpaceError(f"{key}: {name} of {kind} must be a number, not {value!r}.")
         if name in _POSITIVE and value <= 0:
@@ -417,7 +421,7 @@ class OfWandb(sample.Domain):
         if self._shares:
             parts = zip(self.written["values"], (0.0, *self._shares), self._shares, strict=False)
             return next(
-                ((low + high) / 2 for one, low, high in parts if type(one) is type(value) and one == value), None
+                ((low + high) / 2 for known, low, high in parts if type(known) is type(value) and known == value), None
             )
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None

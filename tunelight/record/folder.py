@@ -172,8 +172,8 @@ def sweep_folder(storage: str | os.PathLike[str], name: str) -> Path:
 def _claim(folder: Path) -> bool:
     """Make ``folder`` this sweep's by creating its record; False if it is not empty."""
     if store := store_of(folder):
-        own = uuid.uuid4().hex.encode()  # no line yet; by which a claim whose answer was lost is known as this one
-        if store.has_any(folder) or not store.create(folder / RECORD_FILE, own) or is_driven_here(folder):
+        claim = uuid.uuid4().hex.encode()  # no line yet; by which a claim whose answer was lost is known as this one
+        if store.has_any(folder) or not store.create(folder / RECORD_FILE, claim) or is_driven_here(folder):
             return False  # or it was created here, and somebody resumed it before this process went on
         delete_local(folder)  # of a sweep that was deleted there
     folder.mkdir(parents=True, exist_ok=True)
@@ -310,7 +310,7 @@ def list_sweeps(storage: str | os.PathLike[str] = DEFAULT_STORAGE) -> list[Found
             path = record_of(record.parent)
             refresh(path)
             found.append(Found(record.parent, path.stat().st_mtime))
-    return sorted(found, key=lambda one: -one.written)
+    return sorted(found, key=lambda sweep: -sweep.written)
 
 
 def find_sweep(given: str | os.PathLike[str], storage: str | os.PathLike[str] = DEFAULT_STORAGE) -> Path:
@@ -327,13 +327,13 @@ def find_sweep(given: str | os.PathLike[str], storage: str | os.PathLike[str] = 
                 return folder.absolute()
     known = list_sweeps(storage)
     if str(given) == "last" and known:
-        return next((one.folder for one in known if not _reproduces(one.folder)), known[0].folder)
-    inside = [one.folder.name for one in list_sweeps(path)] if is_folder(path) else []
+        return next((sweep.folder for sweep in known if not _reproduces(sweep.folder)), known[0].folder)
+    inside = [sweep.folder.name for sweep in list_sweeps(path)] if is_folder(path) else []
     if inside:
         raise StorageError(
             f"{path} is no sweep, but holds some: {first_of(inside, 8)}. Give one of them: {path / inside[0]}."
         )
-    names = [one.folder.name for one in known]
+    names = [sweep.folder.name for sweep in known]
     if not names:
         raise StorageError(
             f"There is no sweep {str(given)!r}, and none at all in {shown(storage)}. Give the path of a sweep's "

@@ -90,9 +90,9 @@ class Owner:
     def parsed(cls, generation: int, text: bytes) -> Owner:
         """Return the owner that a file names; one of whom not even the record is known, if it is no such file."""
         with contextlib.suppress(ValueError, TypeError, AttributeError):
-            told = json.loads(text)
-            names = told.keys() & {one.name for one in fields(cls)} - {"generation", "alive"}
-            owner = cls(generation, **{name: told[name] for name in names})
+            data = json.loads(text)
+            names = data.keys() & {known.name for known in fields(cls)} - {"generation", "alive"}
+            owner = cls(generation, **{name: data[name] for name in names})
             if isinstance(owner.pid, int) and Path(owner.record).name == owner.record:
                 return owner
         return cls(generation, record="")
@@ -347,7 +347,7 @@ def claim(owners: Owners, to: str = RESUMED) -> Lease:
     generation = owners.newest()
     last = owners.read(generation) if generation else None
     name = owners.record()
-    own = last is not None and (not _is_surely_over(owners, last, to) or last.record != name)
+    begins_file = last is not None and (not _is_surely_over(owners, last, to) or last.record != name)
     owner = Owner(
         generation + 1,
         socket.gethostname(),
@@ -355,7 +355,7 @@ def claim(owners: Owners, to: str = RESUMED) -> Lease:
         time.strftime("%Y-%m-%d %H:%M:%S"),
         process_table(),
         born(os.getpid()) or 0,
-        f"record.{generation + 1}.jsonl" if own else name,
+        f"record.{generation + 1}.jsonl" if begins_file else name,
         place=owners.place(),
         key=uuid.uuid4().hex,
     )
@@ -364,7 +364,7 @@ def claim(owners: Owners, to: str = RESUMED) -> Lease:
     try:
         if not owners.create(owner):
             raise _held(owners, owners.read(owner.generation), to)
-        if own and to == RESUMED and owners.has(name):
+        if begins_file and to == RESUMED and owners.has(name):
             owners.copy_record(name, owner.record)
     except BaseException:
         lease.release()
@@ -382,8 +382,8 @@ def _is_surely_over(owners: Owners, last: Owner, to: str) -> bool:
         return True
     known = owners.touched(last.generation)
     if (left := STALE_S - (owners.now() - known)) > 0:
-        said = "%s was last run by %s, which has not said that it ended: waiting for a sign of its life, up to %.0f s."
-        _log.warning(said, shown(owners.folder), last, left)
+        note = "%s was last run by %s, which has not said that it ended: waiting for a sign of its life, up to %.0f s."
+        _log.warning(note, shown(owners.folder), last, left)
     while owners.now() - known < STALE_S:
         time.sleep(_POLL_S)
         if owners.touched(last.generation) != known:

@@ -124,11 +124,11 @@ class RecordCallback(Callback):
         """Put a remark for the person who runs the sweep into the record."""
         self._write("note", trial=trial, text=masked(text))
 
-    def answer(self, command: Command, said: str, *, ok: bool, num_samples: int | None = None) -> None:
+    def answer(self, command: Command, text: str, *, ok: bool, num_samples: int | None = None) -> None:
         """Record what became of a command; ``num_samples`` is the number of trials in all, where it has changed."""
         known = {"id": command.id, "do": command.do, "trial": command.trial, "arguments": dict(command.arguments)}
         total = {} if num_samples is None else {"num_samples": num_samples}
-        self._write("command", **known, ok=ok, said=masked(said), **total)
+        self._write("command", **known, ok=ok, said=masked(text), **total)
 
     def stop(self, trial: str) -> None:
         """Record that a person stops a trial, before Tune ends it."""
@@ -235,22 +235,22 @@ class RecordCallback(Callback):
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         """Record a report, the scheduler's decision on it, its checkpoint and notes; or the trial's failure."""
-        own = result.get(RESULT_KEY) or {}
-        for text in own.get("notes") or ():
+        extra = result.get(RESULT_KEY) or {}
+        for text in extra.get("notes") or ():
             self.note(text, trial.trial_id)
-        if own.get("gang"):
-            self._write("gang", trial=trial.trial_id, **own["gang"])
+        if extra.get("gang"):
+            self._write("gang", trial=trial.trial_id, **extra["gang"])
         when = {key: result.get(key) for key in ("training_iteration", "epoch", "timestamp")}
-        metrics = own.get("metrics") or {key: value for key, value in result.items() if key not in _OWN_KEYS}
+        metrics = extra.get("metrics") or {key: value for key, value in result.items() if key not in _OWN_KEYS}
         # A trial that went back to a checkpoint reports again what is recorded, and judged, already.
         repeated = self._repeats(trial.trial_id, when["training_iteration"])
         if not repeated and (
             metrics or not result.get("done")
         ):  # one that failed, or had nothing left, reports nothing
-            self._write_report(trial.trial_id, when, metrics, result, own)
-        for found in own.get("checkpoints") or ():
+            self._write_report(trial.trial_id, when, metrics, result, extra)
+        for found in extra.get("checkpoints") or ():
             self._write_checkpoint(trial.trial_id, when, found)
-        if error := own.get("error"):
+        if error := extra.get("error"):
             state = error.get("state", ERROR)
             self._set(trial.trial_id, state, **({"why": error["message"]} if state == STOPPED else {"error": error}))
         elif repeated and metrics and result.get("done"):
@@ -262,7 +262,7 @@ class RecordCallback(Callback):
         when: Mapping[str, Any],
         metrics: Mapping[str, Any],
         result: Mapping[str, Any],
-        own: Mapping[str, Any],
+        extra: Mapping[str, Any],
     ) -> None:
         self._write(
             "report",
@@ -270,11 +270,11 @@ class RecordCallback(Callback):
             **when,
             metrics=metrics,
             decision="STOP" if result.get("done") else "CONTINUE",
-            workers=own.get("workers"),
-            seconds=own.get("seconds"),
-            **({"compiled": own["compiled"]} if own.get("compiled") else {}),
+            workers=extra.get("workers"),
+            seconds=extra.get("seconds"),
+            **({"compiled": extra["compiled"]} if extra.get("compiled") else {}),
             **(self._why(trial_id) if result.get("done") else {}),
-            **({"error": masked_error(own["error"])} if own.get("error") else {}),
+            **({"error": masked_error(extra["error"])} if extra.get("error") else {}),
         )
 
     def _repeats(self, trial_id: str, number: Any) -> bool:

@@ -129,11 +129,11 @@ class StoreMirror:
         return True
 
     def _files(self) -> list[Path]:
-        own = self._lease.owner.record
-        others = {COMMANDS_FILE, *(path.name for path in self._folder.glob("record*.jsonl") if path.name != own)}
+        record = self._lease.owner.record
+        others = {COMMANDS_FILE, *(path.name for path in self._folder.glob("record*.jsonl") if path.name != record)}
         top = (path for path in self._folder.iterdir() if not path.name.startswith(".") and path.name not in others)
         inner = (path for pattern in _OF_TRIALS for path in self._folder.glob(pattern))
-        return sorted((path for path in (*top, *inner) if path.is_file()), key=lambda path: path.name == own)
+        return sorted((path for path in (*top, *inner) if path.is_file()), key=lambda path: path.name == record)
 
     def follow(self, over: threading.Event, soon: threading.Event) -> None:
         """Upload the record as it grows, and the rest every few seconds, until it is ``over``."""
@@ -152,11 +152,11 @@ class StoreMirror:
 
 def written_at_last(write: Callable[[], bool], path: Path) -> bool:
     """Call what writes the end of a sweep until it says that it has, for ``END_S`` at most; return whether it has."""
-    end, said = time.monotonic() + END_S, False
+    end, noted = time.monotonic() + END_S, False
     while not (done := write()) and time.monotonic() < end:
-        if not said:
+        if not noted:
             _log.warning("Waiting up to %.0f s until %s takes the end of the sweep.", END_S, shown(path))
-        said = True
+        noted = True
         time.sleep(_RECORD_S)
     return done
 
@@ -176,9 +176,9 @@ def mirrored(folder: Path, lease: Lease) -> Iterator[Callable[[], None]]:
         return
     mirror, over, soon = StoreMirror(store, folder, lease), threading.Event(), threading.Event()
     if not mirror.upload():
-        said = mirror.failed or "another driver has just taken it"
+        reason = mirror.failed or "another driver has just taken it"
         raise StorageError(
-            f"{shown(folder)} cannot be written: {said}. Give it what it needs, or choose another storage=."
+            f"{shown(folder)} cannot be written: {reason}. Give it what it needs, or choose another storage=."
         )
     thread = threading.Thread(target=mirror.follow, args=(over, soon), name="tunelight-mirror", daemon=True)
     thread.start()

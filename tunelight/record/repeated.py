@@ -144,7 +144,7 @@ def standings(trials: Sequence[TrialState], repeats: Repeats, mode: str) -> list
             if (loss := _loss(trial, mode)) is not None
             and (_whole(trial, reports) or math.isinf(loss))  # one that was too short counts only if it diverged
         }
-    again = {first_id: found for first_id, found in losses.items() if any(known[one].repeats for one in found)}
+    again = {first_id: found for first_id, found in losses.items() if any(known[name].repeats for name in found)}
     means = _means(again, repeats, known)
     sign = -1.0 if mode == "max" else 1.0
     standing = []
@@ -161,7 +161,7 @@ def standings(trials: Sequence[TrialState], repeats: Repeats, mode: str) -> list
                 statistics.stdev(counting.values()) if len(counting) > 1 and math.isfinite(mean) else None,
             )
         )
-    return sorted(standing, key=lambda one: (not one.again, sign * one.mean, known[one.trial].index))
+    return sorted(standing, key=lambda each: (not each.again, sign * each.mean, known[each.trial].index))
 
 
 def _means(
@@ -176,7 +176,7 @@ def _means(
     means = {trial: statistics.fmean(found.values()) for trial, found in losses.items()}
     if repeats.folds:
         table = {
-            trial: {known[one].repetition % repeats.repeats: loss for one, loss in found.items()}
+            trial: {known[trial_id].repetition % repeats.repeats: loss for trial_id, loss in found.items()}
             for trial, found in losses.items()
             if math.isfinite(means[trial])
         }
@@ -208,7 +208,7 @@ def repeated(state: SweepState) -> list[Standing]:
     if repeats is None or not state.repetitions:
         return []
     again = list(state.repetitions.values())
-    first = {one.repeats: state.trials[one.repeats] for one in again if one.repeats in state.trials}
+    first = {trial.repeats: state.trials[trial.repeats] for trial in again if trial.repeats in state.trials}
     return standings([*first.values(), *again], repeats, state.mode)
 
 
@@ -226,16 +226,16 @@ def ranked(state: SweepState) -> list[str]:
     Repeated configurations come first, by their means, each by its best training and without diverged ones. The others
     follow by the best values of their trials.
     """
-    again = [one for one in repeated(state) if one.again]
-    trainings = [_best_training(state, one) for one in again if math.isfinite(one.mean)]
-    known = {one.trial for one in again}
+    again = [standing for standing in repeated(state) if standing.again]
+    trainings = [_best_training(state, standing) for standing in again if math.isfinite(standing.mean)]
+    known = {standing.trial for standing in again}
     sign = -1.0 if state.mode == "max" else 1.0
     others = [
         (sign * trial.value, trial.index, trial.id)
         for trial in state.from_scratch
         if trial.value is not None and not trial.failed and trial.id not in known
     ]
-    return [*(one.trial for one in trainings if one is not None), *(name for *_, name in sorted(others))]
+    return [*(trial.trial for trial in trainings if trial is not None), *(name for *_, name in sorted(others))]
 
 
 def _best_training(state: SweepState, standing: Standing) -> Best | None:

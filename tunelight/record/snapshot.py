@@ -29,14 +29,14 @@ _FILE: Final = ".snapshot.jsonl"
 """Hidden, so that the copy of a sweep in a store has none."""
 _EDGE: Final = 4096
 _CODE: Final = ("state.py", "snapshot.py", "lines.py")
-_NOW: Final = [one.name for one in fields(TrialState) if one.default_factory is MISSING]
-_LATER: Final = [one.name for one in fields(TrialState) if one.default_factory is not MISSING]
+_NOW: Final = [known.name for known in fields(TrialState) if known.default_factory is MISSING]
+_LATER: Final = [known.name for known in fields(TrialState) if known.default_factory is not MISSING]
 
 
 def keep(state: SweepState, source: Source, size: int) -> None:
     """Write the snapshot of the first ``size`` bytes of a record, if that can be done."""
     trials = state.trials.values()
-    told = {
+    facts = {
         **vars(state),
         "events": list(state.events),
         "live": list(state.live),
@@ -44,7 +44,7 @@ def keep(state: SweepState, source: Source, size: int) -> None:
         "trials": {name: [getattr(trial, name) for trial in trials] for name in _NOW},
     }
     rest = b"\n".join(map(_encoded, trials))
-    head = encode({"of": [size, *_marks(source, size)], "rest": zlib.crc32(rest), "state": told})
+    head = encode({"of": [size, *_marks(source, size)], "rest": zlib.crc32(rest), "state": facts})
     with contextlib.suppress(OSError):
         write_atomically(source.path.with_name(_FILE), sealed(head.encode("ascii")) + rest)
 
@@ -80,23 +80,23 @@ def restored(source: Source) -> tuple[SweepState, int] | None:
         size, *marks = known["of"]
         if marks != _marks(source, size) or known["rest"] != zlib.crc32(rest):
             return None
-        told, trials = known["state"], dict[str, TrialState]()
-        columns = told["trials"]
+        facts, trials = known["state"], dict[str, TrialState]()
+        columns = facts["trials"]
         for row, chunk in zip(zip(*columns.values(), strict=True), rest.split(b"\n"), strict=True):
             trial = TrialState.__new__(TrialState)
             vars(trial).update(zip(columns, row, strict=True), later=partial(_decoded, chunk, source))
             trial.branch = trial.branch and Branch(**vars(trial)["branch"])
             inside(trial.folder)
             trials[trial.id] = trial
-        told["trials"] = trials
+        facts["trials"] = trials
         for name in ("live", "repetitions"):
-            told[name] = {key: trials[key] for key in told[name]}
+            facts[name] = {key: trials[key] for key in facts[name]}
         for name in ("best", "best_failed"):
-            told[name] = told[name] and Best(**told[name])
-        told["notes"] = _tuples(told["notes"])
-        told["answers"] = {key: tuple(answer) for key, answer in told["answers"].items()}
-        told["events"] = deque(_tuples(told["events"]), SweepState().events.maxlen)
-        return SweepState(**told), size
+            facts[name] = facts[name] and Best(**facts[name])
+        facts["notes"] = _tuples(facts["notes"])
+        facts["answers"] = {key: tuple(answer) for key, answer in facts["answers"].items()}
+        facts["events"] = deque(_tuples(facts["events"]), SweepState().events.maxlen)
+        return SweepState(**facts), size
     except Exception:  # noqa: BLE001 - whatever is wrong with it, the record has all that it says
         return None
 

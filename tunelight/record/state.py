@@ -90,15 +90,15 @@ class TrialState:
 
         def __getattr__(self, name: str) -> Any:
             """Return what a snapshot has of it (:mod:`tunelight.record.snapshot`), which is decoded now."""
-            own = vars(self)
-            if (decoded := own.get("later")) is not None:
-                own.update(decoded(), later=None)
-            if name not in own:
+            values = vars(self)
+            if (decoded := values.get("later")) is not None:
+                values.update(decoded(), later=None)
+            if name not in values:
                 raise AttributeError(f"a trial's state has no {name!r}")
-            return own[name]
+            return values[name]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        return {known.name: getattr(self, known.name) for known in fields(self)}
 
     @property
     def starting(self) -> bool:

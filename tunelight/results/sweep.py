@@ -87,7 +87,7 @@ class SweepResults:
     @functools.cached_property
     def every_trial(self) -> list[TrialResult]:
         """The trials of the search and the repetitions, in order of creation."""
-        return [self._result(trial.id) for trial in sorted(self._state.trials.values(), key=lambda one: one.index)]
+        return [self._result(trial.id) for trial in sorted(self._state.trials.values(), key=lambda trial: trial.index)]
 
     @functools.cached_property
     def trials(self) -> list[TrialResult]:
@@ -391,4 +391,4 @@ def front(points: Sequence[Sequence[float | None]], modes: Sequence[Mode]) -> li
 
     values = np.array(points, dtype=float).reshape(len(points), len(modes))
     values *= [-1.0 if mode == "max" else 1.0 for mode in modes]
-    return [not np.any(np.all(values <= one, axis=1) & np.any(values < one, axis=1)) for one in values]
+    return [not np.any(np.all(values <= point, axis=1) & np.any(values < point, axis=1)) for point in values]

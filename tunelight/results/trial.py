@@ -196,7 +196,7 @@ class TrialResult:
         """Where :attr:`checkpoint` is, and what is known of it."""
         paths = {self._folder / known["path"]: known for known in self._checkpoints}
         last = max((report["training_iteration"] for report in self.history), default=0)
-        found = {Path(one.path): one.asdict() for one in checkpoints.find(self.path) if one.number <= last}
+        found = {Path(seen.path): seen.asdict() for seen in checkpoints.find(self.path) if seen.number <= last}
         kept = {path: known for path, known in paths.items() if path in found or path.exists()}
         for path, info in found.items():  # those that were finished after the last report are in no record
             kept.setdefault(path, info)
@@ -216,10 +216,10 @@ class TrialResult:
         number, value = _age(found[1])[0], storage.metric_value(found[1], "value")
         if value == self.value or (value is None and number == best):
             return None  # one of that report with another value is of a training that was repeated
-        said = "" if value is None else f" ({self._metric}={value:.6g})"
+        reached = "" if value is None else f" ({self._metric}={value:.6g})"
         warnings.warn(
             f"The best report of trial {self.id}, number {best} ({self._metric}={self.value:.6g}), has no checkpoint. "
-            f"{found[0].name} is that of report {number}{said}.",
+            f"{found[0].name} is that of report {number}{reached}.",
             stacklevel=4,
         )
         return number
@@ -285,23 +285,23 @@ def lines_of(state: SweepState) -> Iterator[str]:
     if found and repeats is not None:
         what = f"on {repeats.repeats} folds" if repeats.folds else "again with other seeds"
         yield f"Trained {what}: {counted(len(found), 'configuration')}, by the mean of {state.sweep.get('metric')}"
-        for one in found[:MOST]:
-            yield f"  trial {one.trial}: {in_words(one)}"
+        for standing in found[:MOST]:
+            yield f"  trial {standing.trial}: {in_words(standing)}"
         if len(found) > MOST:
             yield f"  and {len(found) - MOST} more"
-    if said := missing(state):
-        yield said
+    if lacks := missing(state):
+        yield lacks
 
 
-def in_words(one: Standing) -> str:
+def in_words(standing: Standing) -> str:
     """Return what is known of a configuration: ``0.1234 +- 0.0021 of 3 trainings``."""
-    spread = "" if one.spread is None else f" +- {one.spread:.2g}"
-    parts = [f"{one.mean:.6g}{spread} of {counted(one.n, 'training')}"]
-    if not one.again:
+    spread = "" if standing.spread is None else f" +- {standing.spread:.2g}"
+    parts = [f"{standing.mean:.6g}{spread} of {counted(standing.n, 'training')}"]
+    if not standing.again:
         parts.append("a single result, for its repetitions failed")
-    elif one.failed:
-        parts.append(f"{counted(len(one.failed), 'repetition')} failed or stopped")
-    if not math.isfinite(one.mean):
+    elif standing.failed:
+        parts.append(f"{counted(len(standing.failed), 'repetition')} failed or stopped")
+    if not math.isfinite(standing.mean):
         parts.append("training diverged")
     return ", ".join(parts)
 

@@ -20,10 +20,10 @@ def write_starter(folder: str | os.PathLike[str]) -> list[Path]:
     Raises: StorageError where one of them exists already (then none is written), or the folder cannot be written.
     """
     target = Path(folder)
-    there = [name for name in FILES if (target / name).exists()]
-    if there:
+    present = [name for name in FILES if (target / name).exists()]
+    if present:
         raise StorageError(
-            f"{target.absolute()} holds {', '.join(there)} already, and nothing is overwritten. Choose an empty "
+            f"{target.absolute()} holds {', '.join(present)} already, and nothing is overwritten. Choose an empty "
             "folder: tunelight init my-sweep"
         )
     written = []

@@ -131,21 +131,21 @@ class Watch:
         self._trial, self._lead = session.context.trial_id, session.context.rank == 0
         sweep = Path(session.context.trial_dir).absolute().parent
         self._file = sweep / FILE
-        self._folders = [str(one) for one in dict.fromkeys(folders)]
-        apart = sweep if any(one.is_relative_to(sweep.parent) for one in folders) else sweep.parent
+        self._folders = [str(folder) for folder in dict.fromkeys(folders)]
+        apart = sweep if any(folder.is_relative_to(sweep.parent) for folder in folders) else sweep.parent
         self._apart = str(apart)
         self._wrote: Counter[str] = Counter()
         self._process = os.getpid()
         self._before = self._times()
-        weights, own = set[str](), dict[str, float]()
+        weights, its_own = set[str](), dict[str, float]()
         for line in read(self._file):
             for file, (changed, _, in_training) in line.get("files", {}).items():
                 if line["trial"] == self._trial:
-                    own[file] = changed
+                    its_own[file] = changed
                 elif in_training and Path(file).suffix in _STATES:
                     weights.add(file)
         self._anothers = {
-            file: changed for file, changed in self._before.items() if file in weights and changed != own.get(file)
+            file: changed for file, changed in self._before.items() if file in weights and changed != its_own.get(file)
         }
         """Weights that are there, and that another trial has written last, with the times of that."""
         self._prepared: dict[str, float] | None = None
