@@ -44,8 +44,8 @@ def keep(state: SweepState, source: Source, size: int) -> None:
         "trials": {name: [getattr(trial, name) for trial in trials] for name in _NOW},
     }
     rest = b"\n".join(map(_encoded, trials))
-    head = encode({"of": [size, *_marks(source, size)], "rest": zlib.crc32(rest), "state": facts})
     with contextlib.suppress(OSError):
+        head = encode({"of": [size, *_marks(source, size)], "rest": zlib.crc32(rest), "state": facts})
         write_atomically(source.path.with_name(_FILE), sealed(head.encode("ascii")) + rest)
 
 
