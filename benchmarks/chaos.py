@@ -260,7 +260,7 @@ class Bench:
         for elastic in (False, True):
             if part := [fault for fault in plan if fault.elastic == elastic]:
                 name = "elastic" if elastic else "fixed"
-                wanted = self._sweep(f"{name}-undisturbed", [None] * len(part), elastic=False)[0].trials
+                wanted = self._sweep(f"{name}-undisturbed", [None] * len(part), elastic)[0].trials
                 outcomes += self._until_hit(name, part, wanted, elastic)
         return outcomes
 
@@ -297,7 +297,7 @@ class Bench:
                 workers=(1, 2) if elastic else 2,
                 backend=self._backend,
                 max_concurrent=1,
-                scheduler=Resizer() if elastic else "fifo",
+                scheduler=Resizer() if elastic and any(faults) else "fifo",
                 checkpoints=tl.Checkpoints(share=1),  # at most one report is lost where each has its checkpoint
                 seed=self._seed,
                 storage=self._folder,

@@ -19,7 +19,7 @@ def test_a_member_adopts_a_gigabyte_from_another_on_the_same_gpu(
 ) -> None:
     width = device.number(2**14, 2**9)
     space = {"lr": tl.loguniform(1e-6, 10), "width": tl.choice([width]), "device": tl.choice([device.kind])}
-    pbt = tl.GangPBT(perturbation_interval=2, resample_probability=0.0, max_t=6, max_lead=2)
+    pbt = tl.GangPBT(perturbation_interval=2, resample_probability=0.0, max_t=6, max_lead=1)
     configs = [{"lr": rate, "width": width, "device": device.kind} for rate in RATES]
     results = sweep(space, member, configs, scheduler=pbt, max_concurrent=2, **device.each(0.5))
     assert [trial.state for trial in results.trials] == ["FINISHED"] * 2, results.trials[1].error

@@ -140,6 +140,8 @@ class ResilientRun:
         self._spares: list[CheckpointInfo] = []
         self._sleep, self._clock = sleep, clock
         self._queue: deque[Report | Text] = deque()
+        self._behind = 0
+        """The last report before the ranks were started last."""
 
     # -- what a subclass does its own way
 
@@ -217,6 +219,11 @@ class ResilientRun:
         """True while the ranks wait at the last report for a decision."""
         until = self.next_start.until
         return isinstance(self._state, Training) and until is not None and self.number >= until
+
+    @property
+    def restarted(self) -> bool:
+        """True where the ranks were started again behind the last report: none waits at it for a decision."""
+        return self.number <= self._behind
 
     def has_more(self, limit_s: float) -> bool:
         """Tell whether the next report has arrived, or the trial ends well within ``limit_s``.
@@ -367,15 +374,19 @@ class ResilientRun:
         if restart and gang.size != before:
             self.say(f"goes on with {gang.size} workers ({before} before)")
         until = None if start.until is None else max(start.until, self.number + 1)
-        training.read = start.resume
+        training.read, self._behind = start.resume, self._made
         gang.start(self.task, self.complete(replace(start, until=until)))
         self.on_start()
+
+    @property
+    def _made(self) -> int:
+        """The last report that the ranks have made, passed on or not."""
+        return max([self.number, *(event.number for event in self._queue if isinstance(event, Report))])
 
     def _restart(self, training: Training, cause: WorkerError) -> None:
         """Start again, as often as the failure policy says."""
         while (delay_s := training.failures.fail(cause)) is not None:
-            last = max([self.number, *(event.number for event in self._queue if isinstance(event, Report))])
-            self.resume_from(self.newest(last, training.base))
+            self.resume_from(self.newest(self._made, training.base))
             self.say(f"failed on rank {cause.rank} ({cause.type_name}: {cause.message}); going on {self._from()}")
             self._sleep(delay_s)
             try:
@@ -465,7 +476,7 @@ class ResilientRun:
 
     def offer(self) -> Any:
         """Return a reference to the state of training at its boundary; None where there is none."""
-        offered = self.gang.ask(Offer(), Offered) if self.training else None
+        offered = self.gang.ask(Offer(), Offered) if self.training and not self.restarted else None
         if offered is None:
             return None
         if offered.why is not None:

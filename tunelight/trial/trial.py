@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,7 +21,18 @@ from tunelight.gang.gang import STOP_LIMIT_S, Gang
 from tunelight.gang.orders import announce_start
 from tunelight.gang.run import ResilientRun, Training
 from tunelight.gang.spec import GangSpec
-from tunelight.messages import Adopt, Adopted, Adoption, CheckpointInfo, Continue, Save, Saved, Stop, WorkerError
+from tunelight.messages import (
+    Adopt,
+    Adopted,
+    Adoption,
+    CheckpointInfo,
+    Continue,
+    Report,
+    Save,
+    Saved,
+    Stop,
+    WorkerError,
+)
 from tunelight.policies import Divergence
 from tunelight.session.task import Start, Task
 from tunelight.stores import PUSH_LIMIT_S, store_of
@@ -260,13 +272,17 @@ class Trial(ResilientRun):
     def adopt(self, adopt: Adopt) -> None:
         """Take over another trial's state: in place, else by a restart from its last checkpoint, if it has one."""
         self._allow(adopt.until)
-        self._outcome, training = "none", self._state
-        if not isinstance(training, Training) or (adopted := self.gang.ask(adopt, Adopted)) is None:
-            return  # it has failed or ended: its end is the next event
-        if adopted.why is None:
+        self._outcome, training, why = "none", self._state, "its workers were started again behind that report"
+        if not isinstance(training, Training):
+            return
+        if not self.restarted:
+            if (adopted := self.gang.ask(adopt, Adopted)) is None:
+                return  # it has failed or ended: its end is the next event
+            why = adopted.why or ""
+        if not why:
             self._outcome = "memory"
             self.next_start = replace(self.next_start, config=dict(adopt.config))
-        elif self._start_as(training, adopt, adopted.why):
+        elif self._start_as(training, adopt, why):
             self._outcome = "disk"
         else:
             return
@@ -284,6 +300,7 @@ class Trial(ResilientRun):
             self.gang.answer(Continue(adopt.until))
             return False
         self.finish("adopt")  # a checkpoint that is being written is finished by then
+        self._queue = deque(event for event in self._queue if not isinstance(event, Report))  # of what is given up
         info = None
         try:
             info = self._copied(adopt.folder or "", self.number, adopt.number, self.seconds)

@@ -323,6 +323,7 @@ def test_an_offer_that_no_store_takes_is_told() -> None:
             return Offered(None, why="ObjectStoreFullError: 2 GB")
 
     run, _, said = play(Full([report(1), Ended(0)]))
+    run.next_event()
     assert run.offer() is None
     assert "could not offer its state to other trials" in said[0]
     assert "ObjectStoreFullError: 2 GB" in said[0]
