@@ -127,7 +127,10 @@ def _bring(folder: Path, pattern: str) -> bool:
 
 def find(trial_dir: str | os.PathLike[str]) -> list[CheckpointInfo]:
     """Return the finished checkpoints of a trial, oldest first, without those that :func:`take_over` left behind."""
-    found = _find_all(trial_dir)
+    return _counting(trial_dir, _find_all(trial_dir))
+
+
+def _counting(trial_dir: str | os.PathLike[str], found: list[CheckpointInfo]) -> list[CheckpointInfo]:
     since = _owners(trial_dir).items()
     return [info for info in found if not any(info.owner < int(owner) and info.number > last for owner, last in since)]
 
@@ -296,9 +299,10 @@ class CheckpointSet:
 
     def discard_after(self, number: int, trial_dir: Path) -> None:
         """Delete the checkpoints of later reports, except pinned ones: a trial that goes back makes these again."""
-        self.look(trial_dir)
-        self.known, spared = [info for info in self.known if info.number <= number], pinned(trial_dir)
-        for info in _find_all(trial_dir):
+        found, spared = _find_all(trial_dir), pinned(trial_dir)
+        known = _counting(trial_dir, found)
+        self.known = [info for info in known if info.number <= number and info.owner <= self._owner]
+        for info in found:
             if info not in self.known and info.owner <= self._owner and info.path not in spared:
                 discard(Path(info.path))
 

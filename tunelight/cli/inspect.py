@@ -44,7 +44,7 @@ def show(
     storage: options.Storage = options.STORAGE,
     json: options.Json = False,
 ) -> None:
-    """Show a sweep's best 20 trials and those that run, or one trial in detail.
+    """Show a sweep's best 20 trials and the running ones, or one trial in detail.
 
     --json has all trials. --follow --json prints what happens as it comes, one JSON object a line.
     """

@@ -172,6 +172,8 @@ def _reading(folder: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         refresh(path)
         with path.open("rb") as stream:
             yield stream
+    except StorageError:  # which says what is wrong with it
+        raise
     except OSError as error:
         raise StorageError(
             f"{shown(folder)} holds no sweep that can be read ({RECORD_FILE}: {why(error)}). Give the folder of "
