@@ -450,6 +450,8 @@ def script_of(space: SearchSpace, settings: Settings) -> Script:
     if style == "wandb":
         about = "Arguments are written as W&B's agent writes them."
     unread = ""
+    if "absl" in script.imported and read.options is None and style == "argparse":
+        _refuse_lists(script.name, examples, named)
     if read.options is None and style not in ("hydra", "wandb"):
         about += f" They are not checked against its parser: {script.name} {read.why}."
         first = {name: values[0] for name, values in examples.items() if values and name not in named}
@@ -458,6 +460,17 @@ def script_of(space: SearchSpace, settings: Settings) -> Script:
         unread = unread if spelt else ""
     known = replace(script, options=read.options or (), devices=_devices(script, read))
     return replace(known, about=about, unread=unread)
+
+
+def _refuse_lists(script: str, examples: Mapping[str, list[Any]], named: set[str]) -> None:
+    """Raise SettingsError for a list: absl reads its first word, and ignores the others."""
+    for key, values in examples.items():
+        found = next((value for value in values if isinstance(value, list | tuple)), None)
+        if found is not None and key not in named:
+            raise SettingsError(
+                f"{script}: --{key} does not take {list(found)!r}: absl reads one word for a flag. Search texts that the "
+                f"flag splits: '{','.join(map(str, found))}'."
+            )
 
 
 def _flat(examples: Mapping[str, list[Any]]) -> dict[str, list[Any]]:

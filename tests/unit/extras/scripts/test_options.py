@@ -282,6 +282,13 @@ def test_values_that_an_option_cannot_have_are_refused_before(write: Write) -> N
             made(file, domain)
 
 
+def test_a_list_for_a_flag_of_absl_is_refused_before_since_it_reads_the_first_word_alone(write: Write) -> None:
+    file = write("from absl import app, flags\nflags.DEFINE_list('layers', ['8'], '')\napp.run(print)")
+    assert made(file, {"layers": tl.choice(["64,32", "8"])}).command({"layers": "64,32"}) == ["--layers=64,32"]
+    with pytest.raises(SettingsError, match=r"--layers does not take \[64, 32\]: absl .* Search texts .*'64,32'"):
+        made(file, {"layers": tl.choice([[64, 32], [8]])})
+
+
 def test_words_that_args_gather_are_no_keys_and_other_styles_are_not_read(write: Write) -> None:
     file = write(f"{HEAD}p.add_argument('--cfg-options', nargs='+')\n{PARSE}")
     script = made(file, {"optimizer.lr": 0.5}, "--cfg-options", "${args_no_hyphens}")
