@@ -80,8 +80,11 @@ class Book(RecordCallback):
 
     def _open(self, clock: Any) -> Any:
         return SimpleNamespace(
-            append=lambda kind, **fields: {"kind": kind, "time": clock(), **fields}, close=lambda: None
-        ), SweepState()
+            append=lambda kind, **fields: {"kind": kind, "time": clock(), **fields},
+            close=lambda: None,
+            state=SweepState(),
+            source=None,
+        )
 
 
 def queued(searcher: Any, num_samples: int, *given: Any, book: Any = None, **more: Any) -> SweepSearch:

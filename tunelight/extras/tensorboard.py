@@ -118,7 +118,8 @@ class TensorBoardCallback(Callback):  # type: ignore[misc,unused-ignore]
         """Yield the reports of a trial that are in none of its files yet, all metrics of each as one event."""
         metric = self._state.sweep.get("metric")
         first, self._written[trial.id] = self._written.get(trial.id, 0), len(trial.history)
-        for number, report in list(enumerate(trial.history))[first:]:
+        for number in range(first, len(trial.history)):
+            report = trial.history[number]
             values = {tag: value for tag, value in _scalars(report) if tag not in _WHEN}
             if metric and trial.value is not None and trial.best is not None and trial.best <= number:
                 values.setdefault(f"{metric}/best", trial.value)

@@ -8,6 +8,7 @@ json writes them and survive the round trip (strict JSON readers of other langua
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
@@ -70,12 +71,16 @@ def report_of(line: Mapping[str, Any]) -> dict[str, Any]:
 class Source:
     """The file of a record, open for the histories whose reports are in it."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: BinaryIO, *, growing: bool = False) -> None:
         self.path = Path(stream.name)
         self.place = 0
         """Where the line begins that is applied."""
+        self.written = math.inf
+        """Up to where it is on disk: what its writer has beyond that is read from nowhere."""
         self._file = os.dup(stream.fileno())
-        self.short = os.fstat(self._file).st_size <= _MOST
+        self.growing = growing
+        """Whether a driver writes it, which keeps each trial's last report alone."""
+        self.short = not growing and os.fstat(self._file).st_size <= _MOST
 
     def __del__(self) -> None:
         os.close(self._file)
@@ -96,21 +101,25 @@ class Source:
 
 
 class History(Sequence[dict[str, Any]]):  # noqa: PLW1641 - compared as a list is, which has no hash either
-    """A trial's reports in order, which are read from the record when they are asked for, and kept from then on."""
+    """A trial's reports in order, which are read from the record when they are asked for.
 
-    __slots__ = ("_read", "_source", "places")
+    A reader keeps them from then on.
+    """
+
+    __slots__ = ("_read", "places", "source")
 
     def __init__(self, source: Source, places: bytes = b"") -> None:
         self.places = array("Q", places)  # where its lines begin
-        self._source = source
+        self.source = source
         self._read: dict[int, dict[str, Any]] = {}
 
     def append(self, report: dict[str, Any]) -> None:
         """Add the report of the line that is applied."""
-        self.places.append(self._source.place)
-        if not self._source.short:
-            self._read.clear()
-        self._read[self._source.place] = report
+        self.places.append(self.source.place)
+        kept = self._read if self.source.short else {}
+        if self.source.growing:  # and perhaps nowhere else, yet
+            kept = {place: known for place, known in self._read.items() if place >= self.source.written}
+        self._read = {**kept, self.source.place: report}
 
     def __len__(self) -> int:
         return len(self.places)
@@ -119,9 +128,12 @@ class History(Sequence[dict[str, Any]]):  # noqa: PLW1641 - compared as a list i
         if isinstance(at, slice):
             return [self[number] for number in range(len(self))[at]]
         place = self.places[at]
-        if place not in self._read:
-            self._read[place] = self._source.report(place)
-        return self._read[place]
+        report = self._read.get(place)
+        if report is None:
+            report = self.source.report(place)
+            if not self.source.growing:
+                self._read[place] = report
+        return report
 
     def __eq__(self, other: object) -> bool:
         return list(self) == (list(other) if isinstance(other, History) else other)

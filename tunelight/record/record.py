@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Final
 from tunelight.errors import StorageError
 from tunelight.record.folder import encode, write_text
 from tunelight.record.lease import RECORD_FILE, record_of, why
-from tunelight.record.lines import History, Source, loaded, parse, sealed
+from tunelight.record.lines import Source, loaded, parse, sealed
 from tunelight.record.outcomes import TERMINAL
 from tunelight.record.remote import refresh, written_at_last
 from tunelight.record.snapshot import keep, restored
@@ -46,9 +46,14 @@ class Record:
         self.path = record_of(folder)
         self.failed: OSError | None = None
         """The first write error, if there was one."""
+        self.state = SweepState()
+        """What the record said when it was opened."""
+        self.source: Source | None = None
+        """Where the reports of ``state`` stay, and those that are appended; None without :meth:`open`."""
         self._clock = clock
         self._synced = -math.inf
         self._file: int | None = None
+        self._size = 0
         self._pending = b""
 
     @classmethod
@@ -60,8 +65,9 @@ class Record:
         record = cls(folder, clock)
         try:
             with record.path.open("a+b") as stream:
-                stream.seek(0)
-                stream.truncate(max((end for *_, end in _scan(stream)), default=0))
+                record.source = Source(stream, growing=True)
+                record.state, record._size, _ = _replayed(stream, record.source)
+                stream.truncate(record._size)
         except StorageError:
             raise
         except OSError as error:
@@ -72,8 +78,11 @@ class Record:
         """Append one line; return it as a reader gets it."""
         now = self._clock()
         body = encode({"kind": kind, "time": now, **fields}).encode("ascii")
-        self._pending += sealed(body)
+        line = sealed(body)
+        self._pending += line
         self._write()
+        if self.source is not None:
+            self.source.place, self.source.written = self._size + len(self._pending) - len(line), self._size
         if kind in ("end", "command") or (fields.get("state") in TERMINAL and now - self._synced >= _SYNC_S):
             self._sync()
             self._synced = now
@@ -87,6 +96,7 @@ class Record:
                 self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             while self._pending:
                 self._pending = self._pending[os.write(self._file, self._pending) :]
+                self._size = os.lseek(self._file, 0, os.SEEK_CUR)
         except OSError as error:
             self.complain(error)
         return not self._pending
@@ -112,10 +122,12 @@ class Record:
     def close(self) -> None:
         """Write what is pending, sync it to disk, and close the file. May be called more than once.
 
-        Where there is no room, it waits for some.
+        Where there is no room, it waits for some. A long record has a snapshot for its readers then.
         """
         written_at_last(self._write, self.path)
         self._sync()
+        if self.source is not None and self._file is not None and not self._pending and self._size >= _LONG:
+            keep(self.state, self.source, self._size)
         if self._file is not None:
             file, self._file = self._file, None
             with suppress(OSError):
@@ -124,7 +136,7 @@ class Record:
             _log.error("%s lacks its last %d bytes: they could not be written.", self.path, len(self._pending))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_file": None, "_pending": b""}
+        return {**self.__dict__, "_file": None, "_pending": b"", "source": None}
 
 
 def _scan(stream: BinaryIO, *, strict: bool = False) -> Iterator[tuple[dict[str, Any], int, int]]:
@@ -199,12 +211,17 @@ def read_record(folder: str | os.PathLike[str], *, lazy: bool = False) -> SweepS
     """
     with _reading(folder) as stream:
         source = Source(stream) if lazy and os.fstat(stream.fileno()).st_size >= _LONG else None
-        state, begin = (source and restored(source)) or (SweepState(), 0)
-        stream.seek(begin)
-        end = max((end for _, end in replay(state, stream, source)), default=begin)
+        state, end, begin = _replayed(stream, source)
         if source is not None and end - begin > max(_LONG, end // _AGAIN):
             keep(state, source, end)
     return state
+
+
+def _replayed(stream: BinaryIO, source: Source | None) -> tuple[SweepState, int, int]:
+    """Return what a record says up to its last whole line, where that ends, and up to where a snapshot had it."""
+    state, begin = (source and restored(source)) or (SweepState(), 0)
+    stream.seek(begin)
+    return state, max((end for _, end in replay(state, stream, source)), default=begin), begin
 
 
 def replay(
@@ -218,9 +235,7 @@ def replay(
         try:
             if source is not None:
                 source.place = begin
-            apply(state, line)
-            if source is not None and line["kind"] == "trial":
-                state.trials[line["trial"]].history = History(source)
+            apply(state, line, source)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             where = _place(stream, begin)
             raise StorageError(f"{where}: it does not fit the lines before it ({error!r}). {_HOW_TO_FORCE}") from error

@@ -16,8 +16,9 @@ from tunelight.messages import LEAVES, RESULT_KEY
 from tunelight.record.commands import Command
 from tunelight.record.lease import Lease
 from tunelight.record.outcomes import ERROR, FINISHED, PAUSED, PENDING, RUNNING, STOPPED, TERMINAL
-from tunelight.record.record import FORMAT, Record, read_record
-from tunelight.record.state import Branch, SweepState, TrialState, apply
+from tunelight.record.record import FORMAT, Record
+from tunelight.record.snapshot import fold
+from tunelight.record.state import Branch, TrialState, apply
 from tunelight.stores.masking import masked, masked_error
 
 _OWN_KEYS: Final = frozenset(
@@ -29,6 +30,8 @@ _OWN_KEYS: Final = frozenset(
 """Keys that Tune and tunelight add to a result; the others are the user's metrics."""
 
 
+_MOST_UNFOLDED: Final = 50
+"""How many trials may have ended until all that have are folded: some that were have been looked at since."""
 _ASK_S: Final = 0.5
 """The shortest time between two questions for the starts whose workers have met."""
 
@@ -84,27 +87,35 @@ class RecordCallback(Callback):
         **sweep: Any,
     ) -> None:
         self.folder = Path(folder).absolute()
-        self.record, self.state = self._open(clock)
+        self.record = self._open(clock)
+        self.state = self.record.state
         self._budget_end = None if budget_s is None else clock() + budget_s
         self._clock, self._complete, self._ended_by, self._lease = clock, complete, ended_by, lease
         self._seed_of = seed_of
         self._scheduler = scheduler
         self._running: dict[str, Any] = {}
+        self._unfolded = 0
         self._announced, self._asked = announced, 0.0
         self.closed = False
         self._take_up(again or {})
+        self._unfolded = len(self.state.trials)
         facts = {**sweep, "ends": self._budget_end}
         if scheduler is not None and (rungs := scheduler.milestones()):
             facts["rungs"] = {"by": scheduler.time_attr, "at": list(rungs)}
         self._write("sweep", sweep={"name": self.folder.name, "format": FORMAT, **facts})
 
-    def _open(self, clock: Callable[[], float]) -> tuple[Record, SweepState]:
-        return Record.open(self.folder, clock), read_record(self.folder)
+    def _open(self, clock: Callable[[], float]) -> Record:
+        return Record.open(self.folder, clock)
 
     @property
     def out_of_time(self) -> bool:
         """Whether the sweep's time budget is spent."""
         return self._budget_end is not None and self._clock() >= self._budget_end
+
+    @property
+    def lost(self) -> bool:
+        """Whether another driver has taken the sweep."""
+        return self._lease is not None and not self._lease.held()
 
     def _take_up(self, again: Mapping[str, bool]) -> None:
         """End the trials that a dead driver left running, and put those that go on into their state."""
@@ -118,7 +129,8 @@ class RecordCallback(Callback):
     def _write(self, kind: str, **fields: Any) -> None:
         if self._lease is not None:
             self._lease.check()
-        apply(self.state, self.record.append(kind, **fields))
+        line = self.record.append(kind, **fields)
+        apply(self.state, line, self.record.source)
 
     def note(self, text: str, trial: str | None = None) -> None:
         """Put a remark for the person who runs the sweep into the record."""
@@ -195,6 +207,7 @@ class RecordCallback(Callback):
         self._write("state", trial=trial_id, state=new, **fields)
         if new != RUNNING:
             self._running.pop(trial_id, None)
+        self._unfolded += new in TERMINAL
 
     def _why(self, trial_id: str) -> dict[str, str]:
         """Return why the scheduler stopped or paused a trial just now, as a field of a line, if it says so."""
@@ -207,7 +220,12 @@ class RecordCallback(Callback):
             self._lease.check()
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Record which trials were paused, for which Tune has no callback."""
+        """Record which trials were paused, for which Tune has no callback; fold what is known of those that ended."""
+        if self._unfolded >= _MOST_UNFOLDED:
+            self._unfolded = 0
+            for known in self.state.trials.values():
+                if known.state in TERMINAL:
+                    fold(known, self.record.source)
         for paused in [key for key, trial in self._running.items() if trial.status == PAUSED]:
             self._set(paused, PAUSED)
         self._poll_started()
@@ -346,7 +364,7 @@ class RecordCallback(Callback):
         if self.closed:
             return
         self.closed = True
-        if self._lease is not None and not self._lease.held():
+        if self.lost:
             return
         cut = [trial for trial in self.state.trials.values() if trial.state not in TERMINAL]
         for trial in cut:

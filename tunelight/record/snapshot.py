@@ -29,8 +29,8 @@ _FILE: Final = ".snapshot.jsonl"
 """Hidden, so that the copy of a sweep in a store has none."""
 _EDGE: Final = 4096
 _CODE: Final = ("state.py", "snapshot.py", "lines.py")
-_NOW: Final = [known.name for known in fields(TrialState) if known.default_factory is MISSING]
-_LATER: Final = [known.name for known in fields(TrialState) if known.default_factory is not MISSING]
+_NOW: Final = [f.name for f in fields(TrialState) if f.default_factory is MISSING and f.name != "folded"]
+_LATER: Final = [f.name for f in fields(TrialState) if f.default_factory is not MISSING]
 
 
 def keep(state: SweepState, source: Source, size: int) -> None:
@@ -49,8 +49,18 @@ def keep(state: SweepState, source: Source, size: int) -> None:
         write_atomically(source.path.with_name(_FILE), sealed(head.encode("ascii")) + rest)
 
 
+def fold(trial: TrialState, source: Source | None) -> None:
+    """Fold a trial's containers away, which takes a fraction of their memory, if its reports are all in the record."""
+    if trial.folded is None and source is not None and source.place < source.written:
+        trial.folded = partial(_decoded, _encoded(trial), source)
+        for name in _LATER:
+            delattr(trial, name)
+
+
 def _encoded(trial: TrialState) -> bytes:
     """Return a trial's containers that are not empty."""
+    if trial.folded is not None:
+        return bytes(trial.folded.args[0])
     assert isinstance(trial.history, History)
     known = {name: value for name in _LATER if (value := getattr(trial, name)) and name != "history"}
     return encode({**known, "history": b2a_base64(trial.history.places, newline=False).decode()}).encode("ascii")
@@ -84,8 +94,10 @@ def restored(source: Source) -> tuple[SweepState, int] | None:
         columns = facts["trials"]
         for row, chunk in zip(zip(*columns.values(), strict=True), rest.split(b"\n"), strict=True):
             trial = TrialState.__new__(TrialState)
-            vars(trial).update(zip(columns, row, strict=True), later=partial(_decoded, chunk, source))
-            trial.branch = trial.branch and Branch(**vars(trial)["branch"])
+            for name, value in zip(columns, row, strict=True):
+                setattr(trial, name, value)
+            trial.folded = partial(_decoded, chunk, source)
+            trial.branch = trial.branch and Branch(**columns["branch"][len(trials)])
             inside(trial.folder)
             trials[trial.id] = trial
         facts["trials"] = trials

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
-from tunelight.record.lines import History, report_of
+from tunelight.record.lines import History, Source, report_of
 from tunelight.record.outcomes import FAILED, INTERRUPTED, PAUSED, PENDING, RUNNING, STATES, STOPPED
 
 GAVE_UP: Final = "gave up"
@@ -18,6 +20,7 @@ GAVE_UP: Final = "gave up"
 STOPPED_BY_COMMAND: Final = "stopped"
 """How a sweep ended that a person stopped on purpose, by a command."""
 _MOST_EVENTS: Final = 50
+_UNFOLDING: Final = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -32,9 +35,12 @@ class Branch:
     """Its report with which the trial begins, from which this one's reports are counted on."""
 
 
-@dataclass
+@dataclass(slots=True)
 class TrialState:
-    """One trial. ``history`` holds the reports in order, as the user reads them."""
+    """One trial. ``history`` holds the reports in order, as the user reads them.
+
+    What it holds in containers may be folded away, and is unfolded when it is asked for.
+    """
 
     id: str
     index: int
@@ -68,6 +74,8 @@ class TrialState:
     """Whether its workers have met since it was last set to RUNNING; until then it is starting."""
     trained: float = 0.0
     """How long it had trained at its last report."""
+    done: float | None = None
+    """How far it had come by then, in units of the scheduler's rungs; None without rungs."""
     compiled: int = 0
     """How many graphs torch.compile has made for it, up to its last report, since it last began or resumed."""
     moves: list[tuple[float, str]] = field(default_factory=list)
@@ -86,19 +94,22 @@ class TrialState:
     branch: Branch | None = None
     """Where it began, if not from scratch; its first one of ``changes``."""
 
+    folded: partial[dict[str, Any]] | None = field(default=None, repr=False, compare=False)
+    """Returns what is folded away (:mod:`tunelight.record.snapshot`), by name."""
+
     if not TYPE_CHECKING:  # for which a trial has its fields and no others
 
         def __getattr__(self, name: str) -> Any:
-            """Return what a snapshot has of it (:mod:`tunelight.record.snapshot`), which is decoded now."""
-            values = vars(self)
-            if (decoded := values.get("later")) is not None:
-                values.update(decoded(), later=None)
-            if name not in values:
-                raise AttributeError(f"a trial's state has no {name!r}")
-            return values[name]
+            """Return what is folded away, which is unfolded now."""
+            if name in TrialState.__slots__ and name != "folded":
+                with _UNFOLDING:  # another thread may read it, too
+                    for known, value in () if self.folded is None else self.folded().items():
+                        setattr(self, known, value)
+                    self.folded = None
+            return object.__getattribute__(self, name)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {known.name: getattr(self, known.name) for known in fields(self)}
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        return None, {known.name: getattr(self, known.name) for known in fields(self)} | {"folded": None}
 
     @property
     def starting(self) -> bool:
@@ -217,8 +228,11 @@ class SweepState:
         return str(self.sweep.get("mode") or "min")
 
 
-def apply(state: SweepState, line: Mapping[str, Any]) -> None:
-    """Apply one line of the record to ``state``; lines of an unknown kind change nothing."""
+def apply(state: SweepState, line: Mapping[str, Any], source: Source | None = None) -> None:
+    """Apply one line of the record to ``state``; lines of an unknown kind change nothing.
+
+    ``source``: the record's file, in which the reports of trials that the line begins stay.
+    """
     if state.started is None:
         state.started = line["time"]
     elif line["kind"] == "sweep" and state.updated is not None:
@@ -227,6 +241,8 @@ def apply(state: SweepState, line: Mapping[str, Any]) -> None:
     change = _CHANGES.get(line["kind"])
     if change is not None:
         change(state, line)
+    if source is not None and line["kind"] == "trial":
+        state.trials[line["trial"]].history = History(source)
 
 
 def _apply_sweep(state: SweepState, line: Mapping[str, Any]) -> None:
@@ -292,11 +308,15 @@ def _apply_state(state: SweepState, line: Mapping[str, Any]) -> None:
 
 def _apply_report(state: SweepState, line: Mapping[str, Any]) -> None:
     trial = state.trials[line["trial"]]
-    trial.history.append(report_of(line))
+    report = report_of(line)
+    trial.history.append(report)
     trial.training, trial.trained = True, line.get("seconds") or 0.0
     trial.compiled = line.get("compiled", 0)
     trial.decision, trial.why, trial.error = sys.intern(line["decision"]), line.get("why"), line.get("error")
     trial.workers = line.get("workers") or trial.workers
+    if (rungs := state.sweep.get("rungs")) is not None:
+        done = report.get(str(rungs.get("by")))
+        trial.done = done if isinstance(done, int | float) else None
     value = metric_value(line["metrics"], state.sweep.get("metric"))
     if value is None or math.isinf(value):
         return

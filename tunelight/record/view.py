@@ -124,11 +124,9 @@ def row(state: SweepState, trial: TrialState, now: float | None = None) -> dict[
 def rungs(state: SweepState) -> list[dict[str, Any]]:
     """Return how many trials have come to each rung, went past it, and were stopped there; none if it is not known."""
     known = state.sweep.get("rungs") or {}
-    by = str(known.get("by"))
     found = [{"at": at, "reached": 0, "passed": 0, "stopped": 0} for at in (known.get("at") or [])[:_MOST_RUNGS]]
     for trial in state.searched if found else ():
-        done = trial.history[-1].get(by) if trial.history else None
-        if not isinstance(done, int | float):
+        if (done := trial.done) is None:
             continue
         reached = [rung for rung in found if done >= rung["at"]]
         for rung in reached:

@@ -199,7 +199,8 @@ def rows_of(state: SweepState, rows: int) -> list[TrialState]:
     Where not all can be shown, running trials have at least half of the rows.
     """
     live = sorted(state.live.values(), key=lambda trial: trial.state == PAUSED)
-    over = [trial for trial in list(state.trials.values()) if trial.id not in state.live and trial.moves]
+    known = (trial for trial in list(state.trials.values()) if trial.id not in state.live)
+    over = [trial for trial in known if trial.folded or trial.moves]
     best = min(MOST_ENDED, len(over), max(rows - len(live), rows // 2))
     return [*live[: rows - best], *heapq.nsmallest(best, over, key=lambda trial: _rank(state, trial))]
 

@@ -201,7 +201,7 @@ class TrialResult:
         for path, info in found.items():  # those that were finished after the last report are in no record
             kept.setdefault(path, info)
         best: tuple[float, Path] | None = None
-        for path, known in kept.items():
+        for path, known in sorted(kept.items(), key=lambda seen: _age(seen[1])):
             value = storage.metric_value(known, "value")
             if value is not None and (best is None or storage.is_better(value, best[0], self._mode)):
                 best = value, path

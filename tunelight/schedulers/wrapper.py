@@ -39,7 +39,8 @@ class SweepScheduler:
         scheduler: the sweep's own; further attributes are its own.
         queue: the sweep's trials.
         note: called with a text on a trial, and its id.
-        interrupted: returns whether a signal has stopped the sweep, whose end then waits for no checkpoint.
+        interrupted: returns whether a signal has stopped the sweep, or another driver has it: its end then waits for no
+            checkpoint.
 
     Runs on: driver.
     """

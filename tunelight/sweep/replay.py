@@ -75,6 +75,7 @@ def replay_scheduler(lines: Sequence[Mapping[str, Any]], scheduler: GangSchedule
     with _rebuilding(f"scheduler {name}", "Resume with scheduler='asha' or 'fifo'."):
         for line in lines:
             replay.tell(line)
+        replay.end()
         for trial_id, config in replay.configs.items():  # of changes whose report was lost
             replay.trials[trial_id].set_config(config)
     return frozenset(replay.paused)
@@ -116,6 +117,12 @@ class _SchedulerReplay:
             self._report(self.trials[trial_id], result_of(self._state.trials[trial_id], line["time"]))
         elif kind == "state" and line["state"] != INTERRUPTED:
             self._change(self.trials[trial_id], before, line["state"])
+
+    def end(self) -> None:
+        """End the trials that a report has ended, if their driver died before it recorded that."""
+        for known in self._state.trials.values():
+            if known.id in self.trials and known.decision == "STOP" and known.state not in _ENDS:
+                self._change(self.trials[known.id], known.state, known.due)
 
     def _report(self, trial: Any, result: dict[str, Any]) -> None:
         if trial.trial_id in self._undone:

@@ -602,8 +602,10 @@ class FailFast(Callback):  # type: ignore[misc,unused-ignore]
     ) -> None:
         self._first = FirstTrials(limit)
         self._limit = limit
-        seen = [report for trial in record.state.trials.values() for report in trial.history]  # of a resumed sweep
-        self._unseen = [name for name in metrics if not any(_holds(report, name) for report in seen)]
+        trials = record.state.trials.values()  # of a resumed sweep
+        self._unseen = [
+            name for name in metrics if not any(_holds(report, name) for trial in trials for report in trial.history)
+        ]
         self._reported: list[str] = []
         self._ended: set[str] = set()
         self._total, self._record, self._control = total, record, control

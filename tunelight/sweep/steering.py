@@ -87,7 +87,9 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         self._steered = dict(sweep_file.get("steered") or {})
         """By setting, [the value before, the value now]; and the configurations that were enqueued."""
         self._commands = CommandReader(record.folder, driver_of(record.folder))  # this process has taken the sweep
-        self.scheduler = SweepScheduler(scheduler, search, record.note, lambda: control.signals.received is not None)
+        self.scheduler = SweepScheduler(
+            scheduler, search, record.note, lambda: control.signals.received is not None or record.lost
+        )
         """That of Tune's controller."""
         self._orders = orders
         self._answered = answered

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import pickle
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ import tunelight as tl
 from tests.kit.recording import Clock, Sweep, lines
 from tunelight import record as storage
 from tunelight.record import RecordCallback, read_lines, read_record
+from tunelight.record.lines import sealed
 from tunelight.results import SweepResults
 from tunelight.schedulers import GangPBT
 from tunelight.schedulers.base import GangScheduler, SweepFacts
@@ -193,6 +195,26 @@ def test_failing_writes_are_said_once_and_go_on_later_where_they_broke_off(sweep
     sweep.callback.note("lost")
     sweep.callback.close()
     assert "lacks its last" in caplog.text
+
+
+def test_a_driver_keeps_of_each_trial_its_last_report_and_of_one_that_has_ended_its_line(sweep, monkeypatch):
+    monkeypatch.setattr("tunelight.record.recorder._MOST_UNFOLDED", 1)
+    first, other = sweep.run(*(1 / n for n in range(1, 9)), lr=0.1), sweep.run(1.0, lr=0.2)
+    state, before = sweep.state.trials["00000"], read_record(sweep.folder)
+    assert len(state.history._read) == 1
+    with sweep.callback.record.path.open("ab") as stream:  # as another driver's last line
+        stream.write(sealed(b'{"kind":"note","time":1.0,"trial":null,"text":"late"}'))
+    sweep.report(other, 2, 0.5)
+    assert [report["loss"] for report in sweep.state.trials["00001"].history] == [1.0, 0.5]
+    sweep.end_by_itself(first)
+    assert state.folded is None
+    sweep.callback.on_step_end(1, [])
+    assert state.folded is not None
+    assert (state.state, state.value) == ("FINISHED", 0.125)
+    assert state.folded is not None
+    assert state.history == before.trials["00000"].history
+    assert state.config == {"lr": 0.1}
+    assert pickle.loads(pickle.dumps(state)) == state == read_record(sweep.folder).trials["00000"]
 
 
 def test_seconds_of_a_pause_and_those_between_two_drivers_are_nobodys_and_what_waited_waits_on(sweep):

@@ -35,9 +35,9 @@ def applied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kinds of the lines that are read of records."""
     found: list[str] = []
 
-    def count(state: SweepState, line: Any) -> None:
+    def count(state: SweepState, line: Any, *source: Any) -> None:
         found.append(line["kind"])
-        apply(state, line)
+        apply(state, line, *source)
 
     monkeypatch.setattr(record, "apply", count)
     return found
@@ -258,7 +258,7 @@ def test_a_report_that_is_overwritten_after_it_was_read_is_an_error(folder):
 
 def test_a_trial_has_no_other_attributes_than_its_own(folder):
     trial = read_record(folder, lazy=True).trials["00000"]
-    with pytest.raises(AttributeError, match="no 'histories'"):
+    with pytest.raises(AttributeError, match="no attribute 'histories'"):
         _ = trial.histories  # type: ignore[attr-defined]
     assert trial == read_record(folder).trials["00000"]
 

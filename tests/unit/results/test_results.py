@@ -282,6 +282,13 @@ def test_one_that_was_finished_after_the_last_report_counts(written: Writer) -> 
     assert written.load().best.checkpoint == last
 
 
+def test_of_those_as_good_the_earlier_counts_though_no_record_knows_it(written: Writer) -> None:
+    trial = written.trial(0.2, 0.5, 0.2)
+    first = on_disk(written, trial, 1, 0.2)
+    written.checkpoint(trial, 3, 0.2)
+    assert written.load().best.checkpoint == first
+
+
 def test_one_with_which_the_trial_left_in_the_midst_of_an_epoch_counts_as_old_as_it_is(written: Writer) -> None:
     trial = written.trial(0.5, 0.2)
     left = on_disk(written, trial, 1, None, between=20)

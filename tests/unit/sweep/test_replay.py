@@ -70,6 +70,19 @@ class Pausing(GangScheduler):
     def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
         self.heard.append(("remove", trial.trial_id))
 
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: Any) -> None:
+        self.heard.append(("complete", trial.trial_id))
+
+
+def test_an_end_that_a_report_brought_and_no_driver_recorded_is_an_end_for_the_scheduler(tmp_path):
+    *lines, end = [line for line in recorded(tmp_path) if line["kind"] != "end"]
+    assert (end["trial"], end["state"]) == ("00001", "FINISHED")
+    replay_scheduler(lines, again := Pausing())
+    assert again.heard[-1] == ("00001", 3, 2)
+    lines[-1] = {**lines[-1], "decision": "STOP", "error": {"state": "DIVERGED"}}
+    replay_scheduler(lines, again := Pausing())
+    assert again.heard[-1] == ("complete", "00001")
+
 
 def test_trials_that_were_paused_are_told_from_those_that_went_on(tmp_path):
     sweep = Sweep(tmp_path)

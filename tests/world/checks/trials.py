@@ -89,7 +89,8 @@ def _end(ended: Ended, trial: TrialState) -> Iterator[str]:
     if trial.state != "DIVERGED" and any(math.isnan(report["loss"]) for report in trial.history):
         yield f"trial {trial.id} has reported NaN, and is {trial.state}"
     if trial.branch is not None and _trained_to(ended.trials[trial.branch.parent], trial.branch.number) == EPOCHS:
-        if trial.state != "STOPPED" and "at which it began" not in str(trial.error):
+        cut = ended.stopped and trial.state == "INTERRUPTED"
+        if trial.state != "STOPPED" and not cut and "at which it began" not in str(trial.error):
             yield f"the branch {trial.id} has nothing to train, and is {trial.state}: {trial.error}"
     elif trial.failed:
         told = (trial.error or {}).get("message", "")
