@@ -150,6 +150,8 @@ class SweepSearch(SearchAlgorithm):
         self._known = set(start.known)
         self._points = start.points
         self._live: dict[str, Trial] = {}
+        self._ended: list[Any] = []
+        """Trials that have ended, until Tune's callbacks have heard of it."""
         self._exhausted = False
         self._idle_since: float | None = None
         self._spec: dict[str, Any] = {}
@@ -180,6 +182,10 @@ class SweepSearch(SearchAlgorithm):
 
         Raises: TunelightError if the searcher suggests nothing for ten minutes while no trial lives.
         """
+        for trial in self._ended:  # Tune would keep to the end what the record has
+            trial.run_metadata.last_result = {}
+            trial._Trial__unresolved_config = trial.evaluated_params = trial.config
+        self._ended.clear()
         if self.held or not self.has_room():
             return None
         if self._again:
@@ -342,7 +348,7 @@ class SweepSearch(SearchAlgorithm):
         state = self.book.end_of(trial, failed=error)
         failed = state in FAILED
         result = result or flattened(trial.last_result) or None  # Tune gives none of a trial that waited
-        trial.run_metadata.last_result.pop(RESULT_KEY, None)  # what the record has, and Tune would keep to the end
+        self._ended.append(trial)
         if trial_id in self._points:
             teach(self.searcher, self._points[trial_id], None if failed else result)
         if trial_id not in self._known:
