@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 import re
@@ -54,7 +55,12 @@ class Page(HTMLParser):
     @property
     def data(self) -> dict[str, Any]:
         """The data that the page holds, by name."""
-        found = {attrs["id"]: json.loads(text) for attrs, text in self.scripts if attrs.get("type")}
+        packed = {attrs["id"]: (attrs["type"], text) for attrs, text in self.scripts if "id" in attrs}
+        found = {
+            name: json.loads(text if kind == "application/json" else gzip.decompress(base64.b64decode(text)))
+            for name, (kind, text) in packed.items()
+            if str(name).startswith("data-")
+        }
         return {str(name).removeprefix("data-"): value for name, value in found.items()}
 
 
@@ -91,7 +97,7 @@ def evil(folder: Path) -> SweepResults:
     return SweepResults.load(folder)
 
 
-def test_it_is_one_file_that_fetches_nothing_and_only_its_own_two_scripts_may_run(
+def test_it_is_one_file_that_fetches_nothing_and_only_its_own_three_scripts_may_run(
     results: SweepResults, tmp_path: Path
 ) -> None:
     path = report(results, tmp_path / "sub" / "a.html")
@@ -104,8 +110,12 @@ def test_it_is_one_file_that_fetches_nothing_and_only_its_own_two_scripts_may_ru
     assert "http" not in policy
     run = [text for attrs, text in found.scripts if attrs.get("type") is None]
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in run]
-    assert re.findall(r"'sha256-([^']+)'", policy) == hashes
-    assert len(run) == 2
+    opener, plotly, scripts = re.findall(r"'sha256-([^']+)'", policy)
+    assert [opener] == hashes
+    packed = {attrs["id"]: text for attrs, text in found.scripts if str(attrs.get("id")).startswith("run-")}
+    assert [*packed] == ["run-plotly", "run-page"]
+    opened = gzip.decompress(base64.b64decode(packed["run-plotly"])), packed["run-page"].encode()
+    assert [base64.b64encode(hashlib.sha256(text).digest()).decode() for text in opened] == [plotly, scripts]
     assert report(results, tmp_path) == tmp_path / "report.html"
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(StorageError, match="Choose a path that can be written"):
@@ -128,12 +138,12 @@ def test_it_holds_the_state_of_the_live_page_with_every_section_and_every_trial(
 
 def test_what_others_wrote_is_text_and_no_markup(tmp_path: Path) -> None:
     found = Page(page(evil(tmp_path / "<b>sweep")))
-    assert len([tag for tag, _ in found.tags if tag == "script"]) == len(found.data) + 2
+    assert len([tag for tag, _ in found.tags if tag == "script"]) == len(found.data) + 3
     assert not [tag for tag, _ in found.tags if tag in ("img", "b")]
     assert not [attrs for _, attrs in found.tags if any(name.startswith("on") for name in attrs)]
     assert "<b>sweep" in found.text
     for attrs, text in found.scripts:
-        assert attrs.get("type") is None or "<" not in text
+        assert not str(attrs.get("id")).startswith("data-") or "<" not in text
     for name in ("state", "part-about", "part-failures", "part-notes", "trial-5"):
         assert any(EVIL in said for said in strings(found.data[name])), name
     for name, section in found.data.items():
@@ -194,7 +204,7 @@ def test_of_many_trials_the_best_and_the_failed_have_details(tmp_path: Path) -> 
     assert said in str(dict(found.tags)["body"]["data-told"])
     assert len(found.data["state"]["rows"]) == 220
     assert found.data["part-learning_curves"]["figure"]["data"]  # of all, where the page's own are of the best
-    assert sum(len(text) for attrs, text in found.scripts if attrs.get("type")) < 1_700_000
+    assert sum(len(text) for attrs, text in found.scripts if str(attrs.get("id")).startswith("data-")) < 1_000_000
 
 
 def running(sweep: Sweep) -> None:

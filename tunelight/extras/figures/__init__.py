@@ -61,7 +61,7 @@ __all__ = [
 
 # --- Figures over time: the best value so far, and every trial's learning curve ---------------------------
 
-_MOST_POINTS: Final = 120_000
+_MOST_POINTS: Final = 60_000
 """Of all curves together; above it, they are thinned out evenly, except for first, best and last points."""
 
 
@@ -198,6 +198,8 @@ def _groups(results: SweepResults, trials: list[TrialResult]) -> Iterator[tuple[
 # --- Figures of how results depend on hyperparameters. Optuna draws slices and contours -------------------
 
 _MOST_SLICES: Final = 12
+_MOST_SLICED: Final = 1000
+"""Trials in slices."""
 _ROW: Final = 4
 _NAMES: Final = {"pedanova": "PED-ANOVA", "fanova": "fANOVA"}
 
@@ -288,13 +290,15 @@ def _note(judged: _Judged, most: int, *hints: str) -> str:
 
 def slices(results: SweepResults, metric: str | None = None) -> go.Figure:
     """Draw each trial's best value over the value of each key that it has. Raises: MetricError."""
-    judged = _judge(results, metric)
+    whole = _judge(results, metric)
+    judged, count = whole.at_most(_MOST_SLICED), len(whole.values)
     title = f"Slices: best {text(judged.metric)} over each key by itself"
     if judged.missing:
         return nothing(title, judged.missing)
     shown = judged.columns[:_MOST_SLICES]
+    thinned = f"{_MOST_SLICED:,} of {count:,} trials, evenly by rank" if count > _MOST_SLICED else ""
     made = smooth(_by_optuna("plot_slice", judged, shown, text(judged.metric, 30), judged.values))
-    styled(made, title, _note(judged, _MOST_SLICES, "the later a trial, the brighter"))
+    styled(made, title, _note(whole, _MOST_SLICES, "the later a trial, the brighter", thinned))
     wide = min(_ROW, len(shown))
     rows = -(-len(shown) // wide)
     axes = zip(shown, made.data, made.select_xaxes(), made.select_yaxes(), strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import heapq
 import html
@@ -43,6 +44,8 @@ MOST_ROWS: Final = 10_000
 _MOST_BEST: Final = 100
 """Curves of trials that have the best values; running trials have theirs besides."""
 _MOST_LIVE: Final = 64
+_LONG: Final = 100_000
+"""Characters from which on a part of a saved page is compressed."""
 _EVENT: Final = 400
 """Characters of an event."""
 
@@ -54,7 +57,8 @@ def report(results: SweepResults, path: str | os.PathLike[str]) -> Path:
         results: of a sweep, also one that still runs, that failed, or that has no trial yet.
         path: the file; of a folder, ``report.html`` in it.
 
-    The file holds plotly.js (5 MB) and all data; text of configurations, errors and logs is shown as it is, never run.
+    The file holds plotly.js (2 MB, compressed) and all data; text of configurations, errors and logs is shown as it is,
+    never run.
     Raises: StorageError where the file cannot be written. Runs on: driver, or anywhere that has the sweep's folder.
     """
     target = Path(path).expanduser()
@@ -77,7 +81,7 @@ def page(results: SweepResults) -> str:
     head = sweep_head(state, seen, results.name, state.ended or "not ended", state.updated, space=space)
     message = {
         "head": head,
-        "rows": [view.row(state, trial, state.updated) for trial in trials],
+        "rows": [_rounded(view.row(state, trial, state.updated)) for trial in trials],
         "curves": {trial.index: view.curve_of(trial.history, metric).points() for trial in curves},
         "of": reported,
     }
@@ -99,6 +103,13 @@ def page(results: SweepResults) -> str:
     ]
     facts = {"sweep": results.name, "parts": PARTS, "which": which}
     return _saved(results.name, body, facts=facts, data=data)
+
+
+def _rounded(value: Any) -> Any:
+    """Return plain data with six digits of each number, more than a page shows."""
+    if isinstance(value, dict):
+        return {key: _rounded(part) for key, part in value.items()}
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def sweep_head(
@@ -192,20 +203,20 @@ def _saved(title: str, body: Iterable[str], *, facts: dict[str, Any], data: dict
     """Return a sweep's page that needs no other file: its style, its scripts with plotly's, and its data."""
     from plotly.offline import get_plotlyjs  # plotly costs most of a second
 
-    scripts = [get_plotlyjs(), "\n".join(map(asset, SCRIPTS))]
-    # A page that shows what others wrote: only these two scripts run in it, and nothing is fetched. plotly's WebGL
+    first, scripts = asset("open.js"), {"plotly": get_plotlyjs(), "page": "\n".join(map(asset, SCRIPTS))}
+    # A page that shows what others wrote: only these three scripts run in it, and nothing is fetched. plotly's WebGL
     # part writes functions of its own, which is what unsafe-eval lets it.
+    hashes = " ".join(map(_hash, (first, *scripts.values())))
     policy = (
-        f"default-src 'none'; script-src {' '.join(map(_hash, scripts))} 'unsafe-eval'; style-src 'unsafe-inline'; "
+        f"default-src 'none'; script-src {hashes} 'unsafe-eval'; style-src 'unsafe-inline'; "
         "img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
     )
     head = [
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         f"<style>{asset(STYLE)}</style>",
     ]
-    inlined = [
-        f'<script type="application/json" id="data-{name}">{_in_script(value)}</script>' for name, value in data.items()
-    ]
+    inlined = [_part(f"data-{name}", "application/json", _in_script(value)) for name, value in data.items()]
+    inlined += [_part(f"run-{name}", "text/plain", script) for name, script in scripts.items()]
     facts = {**facts, "saved": True, "readOnly": True, "colours": colours()}
     return frame(
         "sweep",
@@ -214,8 +225,15 @@ def _saved(title: str, body: Iterable[str], *, facts: dict[str, Any], data: dict
         facts,
         head=head,
         body=body,
-        scripts=[*inlined, *(f"<script>{script}</script>" for script in scripts)],
+        scripts=[*inlined, f"<script>{first}</script>"],
     )
+
+
+def _part(name: str, kind: str, text: str) -> str:
+    """Return a script element that does not run by itself; a long one is compressed."""
+    if len(text) > _LONG:
+        kind, text = "application/gzip", base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+    return f'<script type="{kind}" id="{name}">{text}</script>'
 
 
 def frame(
