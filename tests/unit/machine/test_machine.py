@@ -16,7 +16,7 @@ import pytest
 import tunelight
 from tests.kit.programs import printed_by
 from tunelight.errors import GangError
-from tunelight.gang.membership import Membership
+from tunelight.gang.gang import Gang
 from tunelight.gang.placement import Location
 from tunelight.gang.seat import Seat
 from tunelight.gang.spec import GangSpec
@@ -62,14 +62,14 @@ def test_a_gang_of_unlike_workers_never_meets(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("ray.get_runtime_context", Context)
     spec = GangSpec(Reservation(2), versions={})
-    membership: Any = Membership(spec, None)
+    membership: Any = Gang(spec, None)
     here = Location("a" * 8, "10.0.0.1", 1, "one", versions={"torch": "2.13.0"})
     there = replace(here, node_id="b" * 8, address="10.0.0.2", hostname="two", versions={"torch": "2.9.0"})
     seats = [Seat(spec, location=here), Seat(spec, location=there)]
     with pytest.raises(GangError, match=r"torch .*: 2.13.0 on one#aaaaaa \(10.0.0.1\); 2.9.0 on two#bbbbbb") as caught:
         membership._meet(seats)
     assert caught.value.cause == "exception"  # trying again is of no use
-    alike_but_not_the_driver: Any = Membership(GangSpec(Reservation(2), versions={"torch": "2.13.0"}), None)
+    alike_but_not_the_driver: Any = Gang(GangSpec(Reservation(2), versions={"torch": "2.13.0"}), None)
     with pytest.raises(GangError, match=r"torch .*: 2.13.0 on the driver; 2.9.0 on two#bbbbbb \(10.0.0.2\)\."):
         alike_but_not_the_driver._meet([Seat(spec, location=there), Seat(spec, location=there)])
 
