@@ -468,8 +468,8 @@ def _refuse_lists(script: str, examples: Mapping[str, list[Any]], named: set[str
         found = next((value for value in values if isinstance(value, list | tuple)), None)
         if found is not None and key not in named:
             raise SettingsError(
-                f"{script}: --{key} does not take {list(found)!r}: absl reads one word for a flag. Search texts that the "
-                f"flag splits: '{','.join(map(str, found))}'."
+                f"{script}: --{key} does not take {list(found)!r}: absl reads one word for a flag. Search texts that "
+                f"the flag splits: '{','.join(map(str, found))}'."
             )
 
 
