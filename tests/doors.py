@@ -210,7 +210,6 @@ LIBRARIES: dict[str, Libraries] = {
     "gang": Libraries(names("ray psutil cloudpickle"), why=HEAD),
     "gang.worker": Libraries(names("ray psutil cloudpickle"), late=names("torch numpy"), why=HEAD),
     "gang.parcel": Libraries(names("ray cloudpickle numpy"), late=names("torch"), why=HEAD),
-    "gang.gpu_memory": Libraries(late=names("torch"), why=HEAD),
     "gang.reset": Libraries(names("ray psutil"), late=names("torch numpy"), why=HEAD),
     "gang.meeting": Libraries(names("ray psutil"), late=names("torch"), why=HEAD),
     "trial": Libraries(names("cloudpickle numpy", TUNE), why=HEAD),

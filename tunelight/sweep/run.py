@@ -59,8 +59,8 @@ from tunelight.settings.code import Style
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
 from tunelight.stores import delete
-from tunelight.sweep.control import SweepControl
 from tunelight.sweep.past import SavedSweep, open_saved_sweep, sweep_file_of
+from tunelight.sweep.steering import Steering, SweepControl
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -388,7 +388,6 @@ def _parts(
     from tunelight.gang.parcel import heavy
     from tunelight.reporting import ProgressCallback
     from tunelight.searchers import TrackingSearcher
-    from tunelight.sweep.steering import Steering
 
     settings, folder = sweep.settings, sweep.folder
     total = max(sweep.total, sweep.state.suggested) + sweep.state.branches

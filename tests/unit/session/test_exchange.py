@@ -14,7 +14,7 @@ from tunelight.errors import DataError, TrialStopped
 from tunelight.messages import Adopt, Adopted, Continue, Offer, Offered
 from tunelight.session.exchange import Exchange
 from tunelight.session.mailbox import Mailbox
-from tunelight.session.shared import MadeByRankZero
+from tunelight.session.session import MadeByRankZero
 
 
 class Weights:
