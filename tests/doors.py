@@ -211,6 +211,7 @@ LIBRARIES: dict[str, Libraries] = {
     "gang.worker": Libraries(names("ray psutil cloudpickle"), late=names("torch numpy"), why=HEAD),
     "gang.parcel": Libraries(names("ray cloudpickle numpy"), late=names("torch"), why=HEAD),
     "gang.reset": Libraries(names("ray psutil"), late=names("torch numpy"), why=HEAD),
+    "gang.meeting.torch_group": Libraries(names("torch"), why="only workers import it, by its name"),
     "gang.meeting": Libraries(names("ray psutil"), late=names("torch"), why=HEAD),
     "trial": Libraries(names("cloudpickle numpy", TUNE), why=HEAD),
     "cluster": Libraries(names("ray ray.tune.Callback")),

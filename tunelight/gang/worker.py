@@ -38,9 +38,8 @@ from tunelight.gang.parcel import receive
 from tunelight.gang.placement import Assigned, Location, check_usable, cuda_devices, fixed_gpus, visible_variable
 from tunelight.gang.reset import CleanState, GpuMemory
 from tunelight.gang.watch import Collective, Sign, latest, sign_of
-from tunelight.machine.metadata import ensure_entry_points
 from tunelight.machine.processes import collector_resting
-from tunelight.machine.versions import installed
+from tunelight.machine.versions import ensure_entry_points, installed
 from tunelight.messages import (
     CACHE_VARIABLE,
     GOES_ON,

@@ -20,9 +20,16 @@ from tunelight.gang.gang import Gang
 from tunelight.gang.placement import Location
 from tunelight.gang.seat import Seat
 from tunelight.gang.spec import GangSpec
-from tunelight.machine.metadata import ENTRY_POINTS, ensure_entry_points, is_installed
 from tunelight.machine.processes import is_running
-from tunelight.machine.versions import LIGHTNING, MUST_AGREE, differences, installed
+from tunelight.machine.versions import (
+    ENTRY_POINTS,
+    LIGHTNING,
+    MUST_AGREE,
+    differences,
+    ensure_entry_points,
+    installed,
+    is_installed,
+)
 from tunelight.resources import Reservation
 
 
@@ -117,12 +124,12 @@ import importlib.metadata, sys
 from pathlib import Path
 
 sys.path[:0] = sys.argv[1:2]
-from tunelight.machine import metadata
+from tunelight.machine import versions
 
-assert not metadata.is_installed()
+assert not versions.is_installed()
 for _ in range(2):
-    metadata.ensure_entry_points(Path(sys.argv[2]))
-for group in metadata.ENTRY_POINTS:
+    versions.ensure_entry_points(Path(sys.argv[2]))
+for group in versions.ENTRY_POINTS:
     (found,) = importlib.metadata.entry_points(group=group)
     assert found.load()() == []  # nothing outside of a trial
 print(importlib.metadata.version("tunelight"), len(list(Path(sys.argv[2]).iterdir())))
