@@ -237,9 +237,9 @@ def _run_sweep(space: SearchSpace, settings: Settings, control: SweepControl) ->
         check_ray(settings)
         grace_s()
         if settings.web:
-            from tunelight.extras.web.beside import check_web
+            from tunelight.extras.web.server import LivePage, check_installed
 
-            check_web()
+            check_installed(web=True)
         steps = stack.enter_context(Steps(shown=bool(settings.progress)))
         steps("Checking the sweep")
         sweep = stack.enter_context(claimed(_prepare(space, settings, past, control), past))
@@ -248,8 +248,6 @@ def _run_sweep(space: SearchSpace, settings: Settings, control: SweepControl) ->
             return SweepResults.load(sweep.folder, space.objects)
         page = None
         if settings.web:
-            from tunelight.extras.web.beside import LivePage
-
             page = LivePage(sweep.folder)
         steps(step_of(settings.address))
         with (
