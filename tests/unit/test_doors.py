@@ -42,9 +42,9 @@ VAGUE = frozenset({"told", "said", "there", "one", "own"})
 """No local name or parameter: each of them fits any value."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 47_286, "tests": 43_537, "benchmarks": 8_975}
-MOST_FILES = 214
-MOST_CORE_LINES = 29_166
+MOST_LINES = {"tunelight": 46_945, "tests": 43_536, "benchmarks": 8_975}
+MOST_FILES = 204
+MOST_CORE_LINES = 28_928
 """As many as there are: what is added takes as much away."""
 FRONT = frozenset({"cli", "__main__"})
 """The commands: neither core, nor extras."""

@@ -16,8 +16,7 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.writer import Writer
 from tunelight.errors import CheckpointError, ContextError, DataError, MetricError, TrialStopped, known_arguments
 from tunelight.messages import CheckpointInfo, DatasetHandle, Event, Output, Place
-from tunelight.session.boundary import Boundary, Progress
-from tunelight.session.exchange import Store
+from tunelight.session.boundary import Boundary, Progress, Store
 from tunelight.session.mailbox import Mailbox, RankChannel, await_message
 from tunelight.session.task import Start, Task
 
