@@ -155,9 +155,8 @@ EXTRAS: dict[str, Room] = {
     "extras.standalone": Room("fits outside of a sweep"),
 }
 STAIRS = {
-    "cli.best": "extras.export extras.reproduce",
     "cli.figures": "extras.figures extras.web",
-    "cli.inspect": "extras.attach",
+    "cli.inspect": "extras.attach extras.export extras.reproduce",
     "cli.listing": "extras.upkeep",
     "cli.starter": "extras.scripts",
     "cli.sweeps": "extras.check",
@@ -210,8 +209,8 @@ LIBRARIES: dict[str, Libraries] = {
     "gang": Libraries(names("ray psutil cloudpickle"), why=HEAD),
     "gang.worker": Libraries(names("ray psutil cloudpickle"), late=names("torch numpy"), why=HEAD),
     "gang.parcel": Libraries(names("ray cloudpickle numpy"), late=names("torch"), why=HEAD),
-    "gang.gpu_memory": Libraries(late=names("torch"), why=HEAD),
     "gang.reset": Libraries(names("ray psutil"), late=names("torch numpy"), why=HEAD),
+    "gang.meeting.torch_group": Libraries(names("torch"), why="only workers import it, by its name"),
     "gang.meeting": Libraries(names("ray psutil"), late=names("torch"), why=HEAD),
     "trial": Libraries(names("cloudpickle numpy", TUNE), why=HEAD),
     "cluster": Libraries(names("ray ray.tune.Callback")),
@@ -251,10 +250,7 @@ LIBRARIES: dict[str, Libraries] = {
     "extras.check": Libraries(names("numpy"), late=names("ray"), why="it draws samples, and asks a cluster"),
     "extras.watching": Libraries(names("rich"), why="it draws the table"),
     "extras.standalone": Libraries(
-        names("numpy cloudpickle ray", LIGHTNING), late=names("IPython"), why="it finds a Ray and forms gangs"
-    ),
-    "extras.standalone.tune": Libraries(
-        names(TUNE), why="the way to Tune for a gang inside a function trainable, in the trial's process"
+        names("numpy cloudpickle ray", LIGHTNING), late=names("IPython ray.tune"), why="it finds a Ray and forms gangs"
     ),
     "extras.transformers": Libraries(
         names("transformers torch"), why="only training code that uses transformers imports it"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
@@ -295,3 +297,21 @@ def is_domain(value: Any) -> bool:
     return any(
         base.__module__ == "ray.tune.search.sample" and base.__name__ == "Domain" for base in type(value).__mro__
     )
+
+
+def whole(name: str, value: Any, least: int = 1, most: float = math.inf) -> int:
+    """Check a whole number from ``least`` to ``most``."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
+        bounds = f"of {least} or more" if most == math.inf else f"from {least} to {most}"
+        raise SettingsError(f"{name} must be a whole number {bounds}, not {value!r}.")
+    return int(value)
+
+
+def number(name: str, value: Any, zero: bool = False) -> float:
+    """Check a finite number above 0, or also 0."""
+    bounds = "0 or more" if zero else "more than 0"
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise SettingsError(f"{name} must be a number, {bounds}, not {value!r}.")
+    if value < 0 or (value == 0 and not zero):
+        raise SettingsError(f"{name} must be {bounds}, not {value!r}.")
+    return int(value) if isinstance(value, Integral) else float(value)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import ResourceError, SettingsError, unknown
@@ -186,9 +184,7 @@ def _amount(word: str, value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise SettingsError(f"resources_per_trial: {word} must be a dict of names and numbers, not {value!r}.")
         return {str(name): _amount(f"{word}[{name!r}]", amount) for name, amount in value.items()}
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf:
-        raise SettingsError(f"resources_per_trial: {word} must be a number, 0 or more, not {value!r}.")
-    return value
+    return checks.number(f"resources_per_trial: {word}", value, zero=True)
 
 
 def _derived(extra: Mapping[str, float], cpus_per_worker: float, gpus_per_worker: float) -> int:

@@ -42,9 +42,9 @@ VAGUE = frozenset({"told", "said", "there", "one", "own"})
 """No local name or parameter: each of them fits any value."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 47_416, "tests": 43_600, "benchmarks": 8_975}
-MOST_FILES = 214
-MOST_CORE_LINES = 29_260
+MOST_LINES = {"tunelight": 47_062, "tests": 43_592, "benchmarks": 8_975}
+MOST_FILES = 204
+MOST_CORE_LINES = 29_022
 """As many as there are: what is added takes as much away."""
 FRONT = frozenset({"cli", "__main__"})
 """The commands: neither core, nor extras."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from numbers import Integral, Real
 from typing import Literal
 
-from tunelight.errors import SettingsError, known_fields
+from tunelight.errors import SettingsError, known_fields, number, whole
 
 FREE_S = 1.0
 """Seconds for which checkpoints may block training before their share of the time counts: a short trial skips none."""
@@ -37,17 +36,9 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         for name in ("keep", "every"):
-            count = getattr(self, name)
-            if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
-                raise SettingsError(f"checkpoints: {name} must be a whole number of 1 or more, not {count!r}.")
-            object.__setattr__(self, name, int(count))
-        for name, wanted in (("every_s", "0 or more"), ("share", "more than 0")):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-                raise SettingsError(f"checkpoints: {name} must be a number, {wanted}, not {value!r}.")
-            if value < 0 or (value == 0 and name == "share"):
-                raise SettingsError(f"checkpoints: {name} must be {wanted}, not {value!r}.")
-            object.__setattr__(self, name, int(value) if isinstance(value, Integral) else float(value))
+            object.__setattr__(self, name, whole(f"checkpoints: {name}", getattr(self, name)))
+        for name in ("every_s", "share"):
+            object.__setattr__(self, name, number(f"checkpoints: {name}", getattr(self, name), zero=name == "every_s"))
         if self.share > 1:
             raise SettingsError(f"checkpoints: share must be 1 or less (0.05: a twentieth), not {self.share!r}.")
 

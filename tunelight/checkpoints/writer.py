@@ -46,8 +46,8 @@ class CheckpointWriter:
         post: sends events to the head; None: every checkpoint is waited for.
         away: True if this rank is on another node than rank 0.
         start: names this start of the trial, the same on all ranks; part of the names of temporary files.
-        refused: tells the other ranks, or asks rank 0, whether the storage has refused its part of a file, too.
-        whole: called once a function has written, with how many have; on rank 0 it waits for all parts of a folder.
+        whole: called once a function has written, with how many have, and whether the storage has ``refused`` this
+            rank's part; on rank 0 it waits for all parts of a folder.
         resume: the checkpoint that this start continues from; other ranks may still have to read it.
         clock: returns seconds; the clock of ``policy``.
     """

@@ -9,6 +9,6 @@ from tunelight.cli.app import app, main
 __all__ = ["app", "main"]
 
 # In the order of `tunelight --help`.
-_FILES = ("sweeps", "listing", "inspect", "best", "figures", "tuning", "steer")
+_FILES = ("sweeps", "listing", "inspect", "figures", "tuning", "steer")
 for _name in _FILES:
     import_module(f"{__name__}.{_name}")

@@ -13,6 +13,7 @@ from tunelight.cli import options
 from tunelight.cli.app import command
 from tunelight.cli.printing import about_sweep, age, print_json, print_table, size
 from tunelight.errors import SettingsError, StorageError, first_of, unknown
+from tunelight.stores import shown
 
 if TYPE_CHECKING:
     from tunelight.record import Found
@@ -83,7 +84,6 @@ def _found(where: str | None, storage: str) -> tuple[str, list[Found]]:
 def _row(found: Found) -> dict[str, Any]:
     """Return a sweep as JSON has it."""
     from tunelight.results import SweepResults
-    from tunelight.stores import shown
 
     row: dict[str, Any] = {"sweep": found.folder.name, "folder": shown(found.folder), "written": found.written}
     try:
@@ -115,7 +115,6 @@ def rm(
     """
     from tunelight.extras.upkeep import check_deletable, delete_sweep, size_of
     from tunelight.record import find_sweep, leased
-    from tunelight.stores import shown
 
     named = (find_sweep(sweep, storage) for sweep in sweeps)
     # A path that leads through a folder of the sweep would not outlive it.

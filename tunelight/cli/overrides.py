@@ -120,14 +120,11 @@ def spell_after_dashes(words: list[str]) -> list[str]:
     if "-m" in words[: at - 1]:
         option = words.index("-m")
         name = words[option + 1]
-        words = [*words[:option], name if "." in name else _whole_name(name), *words[option + 2 :]]
+        if "." not in name:  # its dotted name, or its file: a package's program is its __main__
+            name = f"{name}.__main__" if Path(name).is_dir() else f"{name}.py"
+        words = [*words[:option], name, *words[option + 2 :]]
         at -= 1
     return words[:at] + [f"--after={word}" for word in words[at + 1 :]]
-
-
-def _whole_name(module: str) -> str:
-    """Return the dotted name of a module's program, or its file: a package's program is its ``__main__``."""
-    return f"{module}.__main__" if Path(module).is_dir() else f"{module}.py"
 
 
 def is_script(file: str) -> bool:

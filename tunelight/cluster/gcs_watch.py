@@ -116,12 +116,8 @@ class GcsCallback(Callback):  # type: ignore[misc,unused-ignore]
     """Ends Tune's loop when the head is lost."""
 
     def __init__(self, watch: GcsWatch) -> None:
-        self._watch: GcsWatch | None = watch
+        self._watch = watch
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Raise what :meth:`GcsWatch.check` does. Called by Tune at the start of each step of its loop."""
-        if self._watch is not None:
-            self._watch.check()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_watch": None}  # Tune pickles its callbacks, and a thread cannot be
+        self._watch.check()

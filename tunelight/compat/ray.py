@@ -302,8 +302,7 @@ def cluster_size(controller: Any) -> tuple[float, float] | None:
 
 def end_cached_actors(controller: Any) -> None:
     """End the actors that Tune's controller (in a scheduler's wrapper, or bare) keeps for reuse. Read in 2.60.0."""
-    inner = getattr(controller, "_tune_controller", controller)
-    if (end := getattr(inner, "_cleanup_cached_actors", None)) is not None:
+    if (end := getattr(_bare(controller), "_cleanup_cached_actors", None)) is not None:
         end(force_all=True)
 
 

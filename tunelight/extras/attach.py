@@ -21,7 +21,7 @@ from tunelight.record.lines import Source
 from tunelight.record.record import read_lines, replay
 from tunelight.record.remote import refresh
 from tunelight.record.snapshot import restored
-from tunelight.record.state import SweepState, TrialState
+from tunelight.record.state import SweepState
 from tunelight.results import SweepResults
 from tunelight.space.plain import to_plain_config
 from tunelight.stores import store_of, sync_file, working
@@ -108,28 +108,23 @@ class RecordFollower:
         stream.seek(self.read)
 
     def _shorten(self, kind: str, trial_id: Any) -> None:
-        """Leave only what a brief view needs of what the last line has added to."""
+        """Leave only what a brief view needs of what the last line has added to: of reports the best and the last."""
         if kind == "report":
-            _shorten_history(self.state.trials[trial_id])
+            longer = self.state.trials[trial_id]
+            if len(longer.history) > 1:
+                best, last = None if longer.best is None else longer.history[longer.best], longer.history[-1]
+                longer.history = [last] if best is None or best is last else [best, last]
+                longer.best = None if best is None else 0
             return
         del self.state.notes[:-_MOST_NOTES]
         while len(self.state.answers) > _MOST_NOTES:
             del self.state.answers[next(iter(self.state.answers))]
-        trial = self.state.trials.get(trial_id) if isinstance(trial_id, str) else None
-        if trial is None:
+        if not isinstance(trial_id, str) or (trial := self.state.trials.get(trial_id)) is None:
             return
         several: tuple[list[Any], ...] = (trial.checkpoints, trial.moves, trial.gangs, trial.changes, trial.notes)
         for entries in several:
             if len(entries) > _KEPT:
                 del entries[:-_KEPT]
-
-
-def _shorten_history(trial: TrialState) -> None:
-    """Leave only the best and the last report."""
-    if len(trial.history) > 1:
-        best, last = None if trial.best is None else trial.history[trial.best], trial.history[-1]
-        trial.history = [last] if best is None or best is last else [best, last]
-        trial.best = None if best is None else 0
 
 
 LIMIT_S: Final = 30.0

@@ -203,12 +203,11 @@ class OptunaSearcher(TrackingSearcher):
         return self.space.draw(choose, self.tried.point())
 
     def _begin(self, trial_id: str, trial: optuna.Trial, values: Mapping[str, Any]) -> dict[str, Any]:
-        at = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, trial.number)
         params, others = self._split(values)
         for key, (value, parameter) in params.items():
             if key not in trial.params:  # not suggested just now
                 inner = parameter.distribution.to_internal_repr(value)
-                self._storage.set_trial_param(at, key, inner, parameter.distribution)
+                self._storage.set_trial_param(trial._trial_id, key, inner, parameter.distribution)
         for key, value in {**others, "trial": trial_id}.items():
             trial.set_user_attr(key, value)
         self._live[trial_id] = _Live(trial)
@@ -218,7 +217,8 @@ class OptunaSearcher(TrackingSearcher):
     def take(self, trial_id: str, config: Mapping[str, Any], *, asked: bool = False) -> None:
         """Add a trial whose configuration came from elsewhere, or (``asked``) was suggested in an earlier run."""
         number, trial = self._number(trial_id), self.study.ask()
-        if asked and not keeps_nothing(self.study.sampler):
+        keeps_nothing = samplers.TPESampler | samplers.GPSampler | samplers.RandomSampler
+        if asked and not isinstance(self.study.sampler, keeps_nothing):  # others keep a generation, or a position
             reseed(self.study.sampler, self._seed or 0, number, 0)
             with quiet():
                 trial.relative_params  # noqa: B018 - for what the sampler leaves with the trial
@@ -271,10 +271,6 @@ class OptunaSearcher(TrackingSearcher):
             except (ValueError, TypeError):
                 others[key] = to_plain_config(value)
         return params, others
-
-    @property
-    def _study_id(self) -> int:
-        return self._storage.get_study_id_from_name(self.study.study_name)
 
     # -- what becomes of them
 
@@ -418,14 +414,6 @@ def learns(kind: Any) -> bool:
 def is_sampler(given: Any) -> bool:
     """Tell whether an object is an Optuna sampler."""
     return isinstance(given, BaseSampler)
-
-
-def keeps_nothing(sampler: BaseSampler) -> bool:
-    """Tell whether a sampler depends on nothing but the parameters and values of trials.
-
-    The others store something with each trial that they suggest (a generation, the position in a sequence).
-    """
-    return isinstance(sampler, samplers.TPESampler | samplers.GPSampler | samplers.RandomSampler)
 
 
 def reseed(sampler: BaseSampler, *words: int) -> None:

@@ -6,7 +6,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -16,15 +16,13 @@ from tunelight.compat.lightning import (
     ParallelStrategy,
     TrainerFn,
     is_overridden,
+    pl,
     weights_only_for,
 )
 from tunelight.errors import SettingsError, StrategyError, known_arguments
 from tunelight.lightning.strategies.base import IDLE_TIMEOUT_S, Failures, GangStrategy, NumWorkers, tensors_of
 from tunelight.lightning.strategies.training import SizeInvariantTraining
 from tunelight.messages import Evaluation
-
-if TYPE_CHECKING:
-    from tunelight.compat.lightning import pl
 
 MIN_SHARDED = 100_000
 """Parameters from which on a block is gathered on its own; smaller blocks are gathered with their parent."""

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from tunelight.errors import SettingsError, StorageError, TunelightError
 from tunelight.extras.optuna_versions import frozen_constraints, quiet
 from tunelight.record import ERROR, FINISHED, INFEASIBLE, INTERRUPTED, PENDING, RUNNING, STOPPED, metric_value
+from tunelight.settings import Mode
 from tunelight.settings.checks import flatten
+from tunelight.space import SearchSpace
+from tunelight.space.kinds import KINDS, Parameter
 from tunelight.space.plain import to_plain_config
 from tunelight.stores.masking import masked
 
@@ -22,9 +25,6 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
     from tunelight.record import SweepState, TrialState
-    from tunelight.settings import Mode
-    from tunelight.space.kinds import Parameter
-
 OWNER: Final = "tunelight"
 """The study's attribute that holds the sweep's folder."""
 _ENDED: Final = {STOPPED: "PRUNED", FINISHED: "FAIL", ERROR: "FAIL", INTERRUPTED: "FAIL"}
@@ -77,9 +77,6 @@ def study_of(
 
 def _parameters(space: Mapping[str, Any], inside: _Keys = ()) -> Iterator[tuple[_Keys, Parameter | None]]:
     """Yield each domain of a space as Optuna has it."""
-    from tunelight.space import SearchSpace
-    from tunelight.space.kinds import KINDS
-
     for key, value in space.items():
         keys = (*inside, key)
         domain = value

@@ -145,7 +145,7 @@ def script(given: Mapping[str, Any], at: Callable[..., str] = lambda *_: "") -> 
         if not isinstance(command, Sequence):
             raise SpaceError(f"command: a {_WANDB} sweep lists the words of its command, not {command!r}.")
         words = [_filled(str(word), program) for word in command]
-        place = next((index for index, word in enumerate(words) if _is_script(word, program)), None)
+        place = next((index for index, word in enumerate(words) if word == program or word.endswith(".py")), None)
         if place is None:
             raise SpaceError(
                 f"command: none of its words is a Python script: {shlex.join(words)}. Name one as program:, and say "
@@ -185,10 +185,6 @@ def _filled(word: str, program: Any) -> str:
         return found[0]
 
     return _MACRO.sub(value, word)
-
-
-def _is_script(word: str, program: Any) -> bool:
-    return word.endswith(".py") or word == program
 
 
 def _may_come_first(word: str) -> bool:

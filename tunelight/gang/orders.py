@@ -11,11 +11,10 @@ from typing import Any, Final
 
 import ray
 from ray import cloudpickle
-from ray.exceptions import RayActorError
 
 from tunelight.compat.ray import announce, announced, draining_nodes
 from tunelight.gang.gang import Gang
-from tunelight.messages import Stop, WorkerError
+from tunelight.messages import Stop
 
 DRAINED: Final = "NodeDrained"
 """The type of the error by which a trial leaves its nodes."""
@@ -159,8 +158,3 @@ def make_leave_check(
         return drained(_nodes(gang, with_head=with_head), known)
 
     return check
-
-
-def moved_away(error: WorkerError) -> RayActorError:
-    """Return the error on which Tune restarts a trial on other nodes without counting a failure."""
-    return RayActorError(error_msg=error.message, preempted=True)

@@ -34,7 +34,9 @@ _FREE_S = 5.0
 """How long the processes that were ended may take to be gone, with all that they held on GPUs."""
 _LOOK_S = 0.01
 _PREFIX = "tunelight-seat-"
-"""Prefix of the names of the gang's own placement groups; the id of their owner follows."""
+"""Prefix of the names of the gang's own placement groups; the id of the actor that owns them follows."""
+_DRIVER = "driver"
+"""Stands for that id where the owner is no actor."""
 
 
 @dataclass(eq=False)
@@ -153,8 +155,8 @@ class Seat:
 
 def reserve_seats(seats: Sequence[Seat]) -> None:
     """Reserve bundles for seats of their own: all or nothing, on one node if possible. It does not wait."""
-    bundle = seats[0].spec.reservation.worker
-    group = placement_group([bundle] * len(seats), "PACK", name=f"{_PREFIX}{_owner()}-{secrets.token_hex(4)}")
+    bundle, owner = seats[0].spec.reservation.worker, ray.get_runtime_context().get_actor_id() or _DRIVER
+    group = placement_group([bundle] * len(seats), "PACK", name=f"{_PREFIX}{owner}-{secrets.token_hex(4)}")
     for index, seat in enumerate(seats):
         seat.group, seat.bundle = group, index
 
@@ -163,7 +165,9 @@ def sweep_seats() -> None:
     """Release what dead heads had reserved for seats of their own, which Ray keeps until the job ends."""
     for group in placement_group_table().values():
         name = str(group["name"])
-        if name.startswith(_PREFIX) and group["state"] != "REMOVED" and _ended(name.split("-")[2]):
+        if not name.startswith(_PREFIX) or group["state"] == "REMOVED":
+            continue
+        if (owner := name.split("-")[2]) != _DRIVER and is_dead(owner):
             with contextlib.suppress(ValueError):  # released by another head
                 remove_placement_group(get_placement_group(name))
 
@@ -190,15 +194,6 @@ def await_ends(seats: Sequence[Seat]) -> None:
     _all_gone(here)
     if elsewhere:
         ray.wait(elsewhere, num_returns=len(elsewhere), timeout=2 * _FREE_S)  # of a node that is lost nothing is left
-
-
-def _owner() -> str:
-    """Return the id of the actor that this process is, or "driver"."""
-    return ray.get_runtime_context().get_actor_id() or "driver"
-
-
-def _ended(owner: str) -> bool:
-    return owner != "driver" and is_dead(owner)
 
 
 def _end_process(location: Location, *, only_here: bool) -> None:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S
-from tunelight.gang.placement import is_mig
+from tunelight.gang.placement import Location, is_mig
 from tunelight.machine.versions import installed
 from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation
 from tunelight.session.task import Home
 from tunelight.settings.backends import BACKENDS
-
-if TYPE_CHECKING:
-    from tunelight.gang.placement import Location
 
 START_LIMIT_S = 600.0
 """How long the workers may take to start and import (a cold network file system is slow)."""

@@ -31,17 +31,15 @@ from tunelight.compat.torch import (
     versions,
 )
 from tunelight.errors import CheckpointError, TrainFunctionError, TrialStopped
-from tunelight.gang.gpu_memory import GpuMemory
 from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.rendezvous import Rendezvous, StoreChannel
 from tunelight.gang.output import bring_home, to_trial_log
 from tunelight.gang.parcel import receive
 from tunelight.gang.placement import Assigned, Location, check_usable, cuda_devices, fixed_gpus, visible_variable
-from tunelight.gang.reset import CleanState
+from tunelight.gang.reset import CleanState, GpuMemory
 from tunelight.gang.watch import Collective, Sign, latest, sign_of
-from tunelight.machine.metadata import ensure_entry_points
 from tunelight.machine.processes import collector_resting
-from tunelight.machine.versions import installed
+from tunelight.machine.versions import ensure_entry_points, installed
 from tunelight.messages import (
     CACHE_VARIABLE,
     GOES_ON,
@@ -56,7 +54,6 @@ from tunelight.messages import (
 )
 from tunelight.session import session as sessions
 from tunelight.session.mailbox import Mailbox
-from tunelight.session.shared import MadeByRankZero
 from tunelight.session.task import Home, Start, Task, WithObjects
 
 _TIDY_LIMIT_S = 10.0
@@ -406,9 +403,9 @@ class GangWorker:
             self._unsettled = None
         return Ended(self._rank)
 
-    def _shared(self, task: Task, start: Start, channel: StoreChannel, box: TrialBox) -> MadeByRankZero:
+    def _shared(self, task: Task, start: Start, channel: StoreChannel, box: TrialBox) -> sessions.MadeByRankZero:
         assert self._place is not None  # join comes before start
-        return MadeByRankZero(
+        return sessions.MadeByRankZero(
             channel,
             lead=self._place.rank == 0,
             alone=self._place.world_size == 1,

@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tunelight.errors import SettingsError
 from tunelight.session.task import WithObjects
 from tunelight.settings import Settings, check_model, check_train
 from tunelight.settings.backends import BACKENDS
+from tunelight.space import SearchSpace
 from tunelight.space.plain import split_config
-
-if TYPE_CHECKING:
-    from tunelight.space import SearchSpace
 
 _FIRST_ERROR = r"Errors:\n\s*- (.*?)(?:\n\s*- |$)"
 """In a message of jsonargparse; those that follow are of the other types that the argument may have."""

@@ -1,11 +1,15 @@
-"""Installed versions, and whether processes that train together have the same."""
+"""Installed versions, whether processes that train together have the same, and tunelight's own metadata."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import platform
+import sys
+import tempfile
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
 from tunelight.errors import first_of
@@ -68,3 +72,40 @@ def differences(versions: Mapping[str, Mapping[str, str | None]], lightning: str
 
 
 ADVICE: Final = "Install the same versions on every node: one image, or one environment on a shared disk."
+
+
+ENTRY_POINTS: Final = {
+    "pytorch_lightning.callbacks_factory": "tunelight.lightning.guard:guard_callbacks",
+    "lightning.pytorch.callbacks_factory": "tunelight.lightning.guard:guard_other_callbacks",
+}
+"""Where Lightning finds tunelight's callbacks, by group, as in pyproject.toml; each is called "tunelight"."""
+
+
+def is_installed() -> bool:
+    """Tell whether this process finds tunelight's metadata."""
+    from importlib import metadata
+
+    try:
+        metadata.distribution("tunelight")
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def ensure_entry_points(folder: Path) -> None:
+    """Make tunelight's entry points known to this process; files come below ``folder``.
+
+    A tunelight on the import path, as by ``py_modules``, may not be installed.
+    """
+    if is_installed():
+        return
+    version = sys.modules["tunelight"].__version__  # the front door, which no room imports
+    folder.mkdir(parents=True, exist_ok=True)
+    place = Path(tempfile.mkdtemp(prefix="metadata-", dir=folder))  # other processes may be reading theirs
+    info = place / f"tunelight-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tunelight\nVersion: {version}\n")
+    lines = [f"[{group}]\ntunelight = {value}\n" for group, value in ENTRY_POINTS.items()]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    sys.path.append(str(place))
+    importlib.invalidate_caches()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from tunelight.record.commands import Command, CommandReader
 from tunelight.record.folder import (
-    DEFAULT_STORAGE,
     Found,
     create_sweep_folder,
     find_sweep,
@@ -38,18 +37,15 @@ from tunelight.record.lease import (
     record_of,
 )
 from tunelight.record.outcomes import (
-    DIVERGED,
     ERROR,
     FAILED,
     FINISHED,
     INFEASIBLE,
     INTERRUPTED,
-    OOM,
     OUTCOMES,
     PAUSED,
     PENDING,
     RUNNING,
-    STATES,
     STOPPED,
     TERMINAL,
     VERBS,
@@ -72,7 +68,6 @@ from tunelight.record.repeated import (
 from tunelight.record.state import (
     GAVE_UP,
     STOPPED_BY_COMMAND,
-    Best,
     Branch,
     SweepState,
     TrialState,

@@ -135,9 +135,6 @@ class Record:
         if self._pending:
             _log.error("%s lacks its last %d bytes: they could not be written.", self.path, len(self._pending))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_file": None, "_pending": b"", "source": None}
-
 
 def _scan(stream: BinaryIO, *, strict: bool = False) -> Iterator[tuple[dict[str, Any], int, int]]:
     """Yield the lines of a record from where its file is read, without an incomplete last one, and their two ends.

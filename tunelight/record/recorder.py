@@ -237,12 +237,8 @@ class RecordCallback(Callback):
             return
         self._asked = self._clock()
         for trial, number in self._announced():
-            if trial in starting and number >= self._last_report_number(trial):
+            if trial in starting and number >= self.state.trials[trial].number:
                 self._write("training", trial=trial)
-
-    def _last_report_number(self, trial_id: str) -> int:
-        """Return the number of a trial's last report."""
-        return self.state.trials[trial_id].number
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record a start, also a start after a pause. Called by Tune just before it sets RUNNING."""
@@ -296,8 +292,8 @@ class RecordCallback(Callback):
         )
 
     def _repeats(self, trial_id: str, number: Any) -> bool:
-        history = self.state.trials[trial_id].history
-        return bool(history) and number is not None and number <= self._last_report_number(trial_id)
+        known = self.state.trials[trial_id]
+        return bool(known.history) and number is not None and number <= known.number
 
     def _write_checkpoint(self, trial_id: str, when: Mapping[str, Any], found: Mapping[str, Any]) -> None:
         path = self._relative(found["path"])

@@ -322,14 +322,30 @@ class View(Protocol):
         """Leave the last table as it is, and give back what was taken. Callable more than once."""
 
 
-class TerminalView:
-    """A table that is redrawn at the bottom of a terminal; what is said or printed goes above it."""
+class LinesView:
+    """Lines only: a file, a pipe, a log of a CI job."""
 
-    animated = True
+    animated = False
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._live: Live | None = None
+
+    def draw(self, make: MakeScreen) -> None:
+        """Draw nothing, and so make nothing."""
+
+    def say(self, text: str, style: str = "") -> None:
+        """Write a line, above a table that there may be."""
+        self._console.print(Text(text, style=style), soft_wrap=True)
+
+    def close(self) -> None:
+        """Leave the stream open: it is not ours."""
+
+
+class TerminalView(LinesView):
+    """A table that is redrawn at the bottom of a terminal; what is said or printed goes above it."""
+
+    animated = True
+    _live: Live | None = None
 
     def draw(self, make: MakeScreen) -> None:
         """Redraw the table, at once and from the caller's thread."""
@@ -339,10 +355,6 @@ class TerminalView:
             self._live.start(refresh=True)
         else:
             self._live.update(screen, refresh=True)
-
-    def say(self, text: str, style: str = "") -> None:
-        """Write a line above the table."""
-        self._console.print(Text(text, style=style), soft_wrap=True)
 
     def close(self) -> None:
         """Show the cursor again, and take hands off standard output."""
@@ -372,25 +384,6 @@ class NotebookView:
 
     def close(self) -> None:
         """Leave the table in its cell."""
-
-
-class LinesView:
-    """Lines only: a file, a pipe, a log of a CI job."""
-
-    animated = False
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    def draw(self, make: MakeScreen) -> None:
-        """Draw nothing, and so make nothing."""
-
-    def say(self, text: str, style: str = "") -> None:
-        """Write a line."""
-        self._console.print(Text(text, style=style), soft_wrap=True)
-
-    def close(self) -> None:
-        """Leave the stream open: it is not ours."""
 
 
 def choose_view(console: Console | None = None) -> View:

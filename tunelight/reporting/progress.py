@@ -26,7 +26,7 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
     Args:
         state: the sweep's live view. The callback that keeps it (``RecordCallback``) must come before this
             one in Tune's list.
-        total: how many trials the sweep will have; None takes what Tune says, if it knows.
+        total: how many trials the sweep will have, if that is known.
         progress: False shows nothing at all; a list names the table's columns.
         console: where to write; None is standard output.
         steps: what was shown until now; the first thing that is shown here ends its step.
@@ -50,22 +50,14 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
     ) -> None:
         self._state, self._steps, self._waits = state, steps, waits
         self._clock, self._asked = clock, clock()
-        self._display: Display | None = None
-        if progress:
-            columns = None if progress is True else progress
-            self._display = Display(lambda: state, total=total, columns=columns, console=console, clock=clock)
-
-    @guarded
-    def setup(self, stop: Any = None, num_samples: Any = None, total_num_samples: Any = None, **info: Any) -> None:
-        """Take the number of trials from Tune, unless it was given."""
-        shown = self._display
-        if shown is not None and shown.total is None and isinstance(total_num_samples, int) and total_num_samples > 0:
-            shown.total = total_num_samples
+        columns = None if isinstance(progress, bool) else progress
+        self._display = Display(lambda: state, total=total, columns=columns, console=console, clock=clock)
+        self._shows = self._display.open = bool(progress)
 
     @guarded
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Redraw if it is time. Called by Tune in each step of its loop, ten times a second or more."""
-        if self._display is None:
+        if not self._display.open:
             return
         if self._waits is not None and self._clock() - self._asked >= _ASK_S:
             self._asked = self._clock()
@@ -81,8 +73,7 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Note that there is something to draw."""
         self._waits = None
-        if self._display is not None:
-            self._display.trial_goes_on(trial.trial_id)
+        self._display.trial_goes_on(trial.trial_id)
 
     @guarded
     def on_trial_result(
@@ -93,17 +84,11 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
 
     @guarded
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Say that a trial has ended."""
+        """Say that a trial has ended, or has failed where Tune saw it."""
         self._begin()
-        if self._display is not None:
-            self._display.trial_ended(trial.trial_id)
+        self._display.trial_ended(trial.trial_id)
 
-    @guarded
-    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Say that a trial has failed where Tune saw it."""
-        self._begin()
-        if self._display is not None:
-            self._display.trial_ended(trial.trial_id)
+    on_trial_error = on_trial_complete
 
     @guarded
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -119,13 +104,12 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
     def close(self) -> None:
         """Give the terminal back and say how the sweep went. Callable more than once, and without Tune."""
         self._begin()
-        if self._display is not None:
-            self._display.close()
+        self._display.close()
 
     def say(self, text: str) -> None:
         """Show a line at once, above the table where there is one."""
         self._begin()
-        if self._display is not None:
+        if self._shows:
             self._display.say(text)
 
     def _begin(self) -> None:
@@ -137,15 +121,9 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
     def show_notes(self) -> None:
         """Show what is new."""
         self._begin()
-        if self._display is not None:
-            self._display.touch()
-            self._display.say_notes()
+        self._display.touch()
+        self._display.say_notes()
 
     def expect(self, total: int) -> None:
         """Take another number of trials."""
-        if self._display is not None:
-            self._display.total = total
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return a silent copy: Tune pickles its callbacks, and a terminal stays where it is."""
-        return {**self.__dict__, "_display": None, "_steps": None, "_waits": None, "_clock": time.time}
+        self._display.total = total

@@ -80,7 +80,7 @@ class TrialResult:
         objectives = paired(settings.get("metric"), settings.get("mode"))
         self._metric = objectives[0][0] if objectives else None
         self._mode = objectives[0][1] if objectives else "min"
-        self._folder = folder
+        self.sweep_folder = folder
         self._error = state.error
         self._why = state.why
         self._checkpoints = list(state.checkpoints)
@@ -103,11 +103,6 @@ class TrialResult:
         and dataclasses are made again; other objects are the text that the record has.
         """
         return self._restored(self.plain_config)
-
-    @property
-    def sweep_folder(self) -> Path:
-        """Return the folder of its sweep."""
-        return self._folder
 
     @property
     def has_parts(self) -> bool:
@@ -194,7 +189,7 @@ class TrialResult:
     @property
     def _kept(self) -> tuple[Path, Mapping[str, Any]] | None:
         """Where :attr:`checkpoint` is, and what is known of it."""
-        paths = {self._folder / known["path"]: known for known in self._checkpoints}
+        paths = {self.sweep_folder / known["path"]: known for known in self._checkpoints}
         last = max((report["training_iteration"] for report in self.history), default=0)
         found = {Path(seen.path): seen.asdict() for seen in checkpoints.find(self.path) if seen.number <= last}
         kept = {path: known for path, known in paths.items() if path in found or path.exists()}

@@ -172,7 +172,8 @@ class ASHA(GangScheduler):
             if trial_id not in rung.filed:
                 rung.file(trial_id, loss)
                 if why is None and not rung.among_best(trial_id, self.reduction_factor, closed=True):
-                    why = rung.standing(trial_id, self.reduction_factor, closed=True, unit=self._unit)
+                    unit = {TRAINING_ITERATION: "", UNITS["seconds"]: "seconds"}.get(self.time_attr, self.time_attr)
+                    why = rung.standing(trial_id, self.reduction_factor, closed=True, unit=unit)
         if past:
             return self._end.reason
         return None if time >= self.max_t else why
@@ -180,11 +181,6 @@ class ASHA(GangScheduler):
     def _rungs_of(self, trial_id: str) -> list[Rung]:
         """Return the rungs at which a trial is compared."""
         return self._brackets[self._bracket_of[trial_id]] if trial_id in self._bracket_of else []
-
-    @property
-    def _unit(self) -> str:
-        """What rungs count, in words; empty for epochs."""
-        return {TRAINING_ITERATION: "", UNITS["seconds"]: "seconds"}.get(self.time_attr, self.time_attr)
 
     def _progress(self, result: Mapping[str, Any]) -> float | None:
         """Return a trial's progress. Seconds are those of training, if its gang reports them."""

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ray.tune.schedulers import (
     FIFOScheduler,
@@ -22,10 +22,8 @@ from tunelight.schedulers.asha import ASHA
 from tunelight.schedulers.base import PAUSING, GangScheduler, SweepFacts, adapted
 from tunelight.schedulers.elastic import ElasticASHA
 from tunelight.schedulers.pbt import GangPBT
+from tunelight.settings import Settings
 from tunelight.settings.checks import check_grace
-
-if TYPE_CHECKING:
-    from tunelight.settings import Settings
 
 _OURS: Mapping[str, type[TrialScheduler]] = {
     "asha": ASHA,

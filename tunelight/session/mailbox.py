@@ -58,7 +58,8 @@ class Mailbox:
         self._until: float = math.inf if until is None else until
         self._queue: deque[Decision] = deque()
         self._changed = threading.Condition()
-        self._aborted: str | None = None
+        self.aborted: str | None = None
+        """The reason for which the trial was aborted; None if it was not."""
         self.hurried = False
         """Whether the gang has to leave its nodes soon: a stop counts at the end of a training step as well."""
 
@@ -83,11 +84,6 @@ class Mailbox:
         with self._changed:
             return self._queue[0] if self._queue else None
 
-    @property
-    def aborted(self) -> str | None:
-        """The reason for which the trial was aborted; None if it was not."""
-        return self._aborted
-
     def put(self, decision: Decision) -> None:
         """Queue a decision; ``Continue`` only raises the report up to which training needs no decision."""
         with self._changed:
@@ -107,7 +103,7 @@ class Mailbox:
     def abort(self, reason: str) -> None:
         """Abort the trial; calls that wait here return at once."""
         with self._changed:
-            self._aborted = reason
+            self.aborted = reason
             self._changed.notify_all()
 
     def take(self, number: int, timeout_s: float) -> Decision:
@@ -122,7 +118,7 @@ class Mailbox:
             return None if self.holds(number) else Continue()
 
         what = f"the decision on report {number} and none came: is the sweep's driver still alive?"
-        return self._wait(next_one, timeout_s, what) or Stop(self._aborted or "")
+        return self._wait(next_one, timeout_s, what) or Stop(self.aborted or "")
 
     def take_adopt(self, serial: int, timeout_s: float) -> Adopt | None:
         """Return the ``Adopt`` with the serial that rank 0 has broadcast; None if the trial was aborted.
@@ -145,7 +141,7 @@ class Mailbox:
     def _wait(self, next_one: Callable[[], _Taken | None], timeout_s: float, what: str) -> _Taken | None:
         """Return the first result of ``next_one`` that is not None; None if the trial was aborted."""
         with self._changed:
-            found = self._changed.wait_for(lambda: self._aborted is not None or next_one(), timeout_s)
+            found = self._changed.wait_for(lambda: self.aborted is not None or next_one(), timeout_s)
         if not found:
             raise GangError(f"Waited {timeout_s:.0f} s for {what}")
         return None if isinstance(found, bool) else found

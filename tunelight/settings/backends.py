@@ -55,7 +55,7 @@ class BackendInfo:
 
 
 BACKENDS: Final[dict[str, BackendInfo]] = {
-    "ddp": BackendInfo("tunelight.lightning.strategies.ddp:RayStrategy"),
+    "ddp": BackendInfo("tunelight.lightning.strategies.training:RayStrategy"),
     "horovod": BackendInfo(
         "tunelight.extras.horovod.strategy:HorovodRayStrategy",
         group="tunelight.extras.horovod.group:HorovodGroup",

@@ -5,7 +5,6 @@ All raise SettingsError, which says what was wanted and what came.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shlex
@@ -20,7 +19,7 @@ import yaml
 
 from tunelight import stores
 from tunelight.checkpoints.policy import Checkpoints
-from tunelight.errors import SettingsError, unknown
+from tunelight.errors import SettingsError, number, unknown, whole
 from tunelight.messages import Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.settings.backends import BACKENDS
@@ -35,24 +34,6 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 def anything(_name: str, value: Any) -> Any:
     """Accept any value."""
     return value
-
-
-def whole(name: str, value: Any, least: int = 1, most: float = math.inf) -> int:
-    """Check a whole number from ``least`` to ``most``."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
-        bounds = f"of {least} or more" if most == math.inf else f"from {least} to {most}"
-        raise SettingsError(f"{name} must be a whole number {bounds}, not {value!r}.")
-    return int(value)
-
-
-def number(name: str, value: Any, zero: bool = False) -> float:
-    """Check a finite number above 0, or also 0."""
-    bounds = "0 or more" if zero else "more than 0"
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        raise SettingsError(f"{name} must be a number, {bounds}, not {value!r}.")
-    if value < 0 or (value == 0 and not zero):
-        raise SettingsError(f"{name} must be {bounds}, not {value!r}.")
-    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def gpus(name: str, value: Any) -> float:

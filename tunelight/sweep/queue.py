@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ray.tune import PlacementGroupFactory
 from ray.tune.experiment import Trial
@@ -25,12 +25,9 @@ from tunelight.compat.ray import (
 )
 from tunelight.errors import SettingsError, TunelightError
 from tunelight.messages import RESULT_KEY, Adoption
-from tunelight.record import FAILED, Branch, SweepState, TrialState, chosen, length, to_repeat
+from tunelight.record import FAILED, Branch, RecordCallback, SweepState, TrialState, chosen, length, to_repeat
 from tunelight.searchers import TrackingSearcher
 from tunelight.settings.values import Repeats
-
-if TYPE_CHECKING:
-    from tunelight.record import RecordCallback
 
 _PATIENCE_S = 600.0
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
@@ -37,12 +37,10 @@ from tunelight.record import (
 )
 from tunelight.schedulers.base import GangScheduler
 from tunelight.searchers import TrackingSearcher
+from tunelight.settings import Settings
 from tunelight.space import SearchSpace
+from tunelight.sweep.past import SavedSweep
 from tunelight.sweep.queue import ResumeState, created_at_least, result_of, teach
-
-if TYPE_CHECKING:
-    from tunelight.settings import Settings
-    from tunelight.sweep.past import SavedSweep
 
 _ENDS: Final = TERMINAL - {INTERRUPTED}
 _STATUS: Final = {PENDING: Trial.PENDING, RUNNING: Trial.RUNNING, PAUSED: Trial.PAUSED, ERROR: Trial.ERROR}

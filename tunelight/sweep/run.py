@@ -15,10 +15,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ray.tune import Callback
+from ray import tune
 
 from tunelight import errors, stores
 from tunelight.cluster.connect import at_once, check_ray, connected, step_of, tune_environment, waits_for
+from tunelight.cluster.gcs_watch import GcsCallback, GcsWatch
 from tunelight.cluster.local import env_of_workers
 from tunelight.compat.lightning import VARIABLE, decide
 from tunelight.compat.ray import check_version, silent_callback
@@ -30,6 +31,10 @@ from tunelight.errors import (
     guess,
     known_arguments,
 )
+from tunelight.gang.orders import Orders
+from tunelight.gang.parcel import Code, heavy
+from tunelight.gang.seat import sweep_seats
+from tunelight.gang.spec import GangSpec
 from tunelight.lightning.recipe import training_code, training_setting
 from tunelight.machine.signals import grace_s
 from tunelight.messages import RESULT_KEY, DatasetHandle, Evaluation, WorkerError
@@ -50,30 +55,34 @@ from tunelight.record import (
     to_repeat,
     write_sweep_file,
 )
+from tunelight.reporting import ProgressCallback, Steps
 from tunelight.resources import Reservation, reserve
 from tunelight.results import SweepResults
+from tunelight.schedulers.base import GangScheduler
+from tunelight.schedulers.choose import build_scheduler, check_company, judged_by
+from tunelight.searchers import TrackingSearcher
+from tunelight.searchers.choose import build_searcher, count_trials
+from tunelight.session.task import Home, Task
 from tunelight.settings import Checkpoints, Mode, Settings
 from tunelight.settings.backends import Backend
 from tunelight.settings.checks import flatten
 from tunelight.settings.code import Style
+from tunelight.settings.values import Folds
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
 from tunelight.stores import delete
-from tunelight.sweep.control import SweepControl
+from tunelight.stores.tune import for_tune
 from tunelight.sweep.past import SavedSweep, open_saved_sweep, sweep_file_of
+from tunelight.sweep.queue import ResumeState, SweepSearch
+from tunelight.sweep.replay import start_from
+from tunelight.sweep.steering import Steering, SweepControl
+from tunelight.trial.trainable import make_trainable
+from tunelight.trial.trial import TrialSpec, trial_seed
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from ray.tune.schedulers import TrialScheduler
     from ray.tune.search import Searcher
-
-    from tunelight.cluster.gcs_watch import GcsWatch
-    from tunelight.gang.orders import Orders
-    from tunelight.reporting import Steps
-    from tunelight.schedulers.base import GangScheduler
-    from tunelight.settings.values import Folds
-    from tunelight.sweep.queue import ResumeState, SweepSearch
-    from tunelight.trial.trial import TrialSpec
 
 
 class _Unset:
@@ -219,8 +228,6 @@ def run(
 def _run_sweep(space: SearchSpace, settings: Settings, control: SweepControl) -> SweepResults:
     settings = replace(settings, baselines=space.plain_configs(settings.baselines))
     space = space.plain()
-    from tunelight.reporting import Steps  # imports rich
-
     with contextlib.ExitStack() as stack:
         past = stack.enter_context(open_saved_sweep(settings)) if settings.resume else None
         settings = settings if past is None else past.steered(settings)
@@ -230,9 +237,9 @@ def _run_sweep(space: SearchSpace, settings: Settings, control: SweepControl) ->
         check_ray(settings)
         grace_s()
         if settings.web:
-            from tunelight.extras.web.beside import check_web
+            from tunelight.extras.web.server import LivePage, check_installed
 
-            check_web()
+            check_installed(web=True)
         steps = stack.enter_context(Steps(shown=bool(settings.progress)))
         steps("Checking the sweep")
         sweep = stack.enter_context(claimed(_prepare(space, settings, past, control), past))
@@ -241,8 +248,6 @@ def _run_sweep(space: SearchSpace, settings: Settings, control: SweepControl) ->
             return SweepResults.load(sweep.folder, space.objects)
         page = None
         if settings.web:
-            from tunelight.extras.web.beside import LivePage
-
             page = LivePage(sweep.folder)
         steps(step_of(settings.address))
         with (
@@ -266,10 +271,6 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None, co
     reservation, code, scheduler, searcher = build_parts(
         space, settings, None if past is None else folder, on_change=control.change
     )
-    from tunelight.schedulers.choose import judged_by
-    from tunelight.searchers import TrackingSearcher
-    from tunelight.sweep.queue import ResumeState
-
     if isinstance(searcher, TrackingSearcher) and settings.warm_start:
         settings = replace(settings, warm_start=searcher.sweeps)
     at_first = reservation
@@ -281,8 +282,6 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None, co
     else:
         past.check(space, settings, sweep_file)
         scheduler.set_search_properties(**{"metric": None, "mode": None, **judged_by(scheduler, settings)})
-        from tunelight.sweep.replay import start_from
-
         start = start_from(past, space, settings, scheduler, searcher)
         baselines = past.untried(space, settings)
         sweep_file["baselines"] = past.with_new(sweep_file["baselines"])
@@ -297,14 +296,6 @@ def _tune(
     sweep: PreparedSweep, control: SweepControl, watch: GcsWatch, datasets: DatasetHandle | None, steps: Steps
 ) -> None:
     """Run the sweep on Ray Tune, which records it in the sweep's folder."""
-    from ray import tune
-
-    from tunelight.gang.orders import Orders
-    from tunelight.gang.seat import sweep_seats
-    from tunelight.schedulers.choose import judged_by
-    from tunelight.stores.tune import for_tune
-    from tunelight.trial.trainable import make_trainable
-
     if (warm := sys.modules.get("tunelight.extras.standalone.pool")) is not None:
         warm.pool.close()  # idle gangs of this process's own fits hold resources
     settings, folder, scheduler = sweep.settings, sweep.folder, sweep.scheduler
@@ -336,11 +327,6 @@ def _tune(
 
 def _spec_of(sweep: PreparedSweep, datasets: DatasetHandle | None, name: str) -> TrialSpec:
     """Return what all trials of the sweep have in common."""
-    from tunelight.gang.parcel import Code
-    from tunelight.gang.spec import GangSpec
-    from tunelight.session.task import Home, Task
-    from tunelight.trial.trial import TrialSpec
-
     code: Any = sweep.code
     settings, reservation, home = sweep.settings, sweep.reservation, Home.here()
     gang = GangSpec(
@@ -384,12 +370,6 @@ def _parts(
     steps: Steps | None = None,
 ) -> Iterator[tuple[SweepSearch, Any, list[Any]]]:
     """Return the queue, the scheduler and the callbacks that Tune gets, the record's first; close them at the end."""
-    from tunelight.cluster.gcs_watch import GcsCallback
-    from tunelight.gang.parcel import heavy
-    from tunelight.reporting import ProgressCallback
-    from tunelight.searchers import TrackingSearcher
-    from tunelight.sweep.steering import Steering
-
     settings, folder = sweep.settings, sweep.folder
     total = max(sweep.total, sweep.state.suggested) + sweep.state.branches
     write_sweep_file(folder, sweep.sweep_file)  # also of a resumed sweep: num_samples may have changed
@@ -446,8 +426,6 @@ def _parts(
 
 def _queue_of(sweep: PreparedSweep, record: RecordCallback) -> SweepSearch:
     """Return the queue of the sweep's trials."""
-    from tunelight.sweep.queue import SweepSearch
-
     space, settings, scheduler, searcher = sweep.space, sweep.settings, sweep.scheduler, sweep.searcher
     return SweepSearch(
         record,
@@ -466,8 +444,6 @@ def _queue_of(sweep: PreparedSweep, record: RecordCallback) -> SweepSearch:
 
 def _record_of(sweep: PreparedSweep, control: SweepControl, orders: Orders, total: int) -> RecordCallback:
     """Return the callback that writes the sweep's record; ``total``: how many trials there are to be."""
-    from tunelight.trial.trial import trial_seed
-
     settings = sweep.settings
     return RecordCallback(
         sweep.folder,
@@ -515,8 +491,6 @@ class PreparedSweep:
     @functools.cached_property
     def total(self) -> int:
         """The number of trials in all."""
-        from tunelight.searchers.choose import count_trials  # imports Ray Tune
-
         return count_trials(self.space, self.settings)
 
     @property
@@ -585,7 +559,7 @@ _METRIC_IS_PART = (
 )
 
 
-class FailFast(Callback):  # type: ignore[misc,unused-ignore]
+class FailFast(tune.Callback):  # type: ignore[misc,unused-ignore]
     """Ends Tune's loop if the first trials of this run failed with the same error, or finished without a metric.
 
     It must come after ``record`` in the list of callbacks. Runs on: driver.
@@ -713,9 +687,6 @@ def build_parts(
 
             check_sources(settings.datasets, reservation.least or reservation.workers)
     code = training_code(space, settings)
-    from tunelight.schedulers.choose import build_scheduler, check_company  # imports Ray Tune
-    from tunelight.searchers.choose import build_searcher
-
     check_version()
     with space.placing(settings, "scheduler"):
         scheduler = build_scheduler(settings, space.domains, **facts)

@@ -14,7 +14,7 @@ from tunelight.checkpoints.files import copy_from_trial
 from tunelight.compat.ray import add_trial, park
 from tunelight.errors import CheckpointError, SettingsError, StorageError, TunelightError, unknown
 from tunelight.gang.orders import Orders
-from tunelight.machine.signals import grace_s
+from tunelight.machine.signals import StopSignals, grace_s, to_stderr
 from tunelight.messages import LEAVES, CheckpointInfo, Stop
 from tunelight.record import (
     PENDING,
@@ -34,7 +34,6 @@ from tunelight.schedulers.wrapper import SweepScheduler
 from tunelight.settings import check_setting
 from tunelight.settings.checks import flatten, holder_of
 from tunelight.space import SearchSpace
-from tunelight.sweep.control import SweepControl
 from tunelight.sweep.queue import SweepSearch
 
 _LOOK_S: Final = 0.05
@@ -42,6 +41,38 @@ _LOOK_S: Final = 0.05
 _CHANGEABLE: Final = ("max_concurrent", "num_samples")
 """The settings that may change while a sweep runs."""
 _ENDS: Final = Stop(f"{LEAVES}: the sweep was told to end (SIGTERM)", save=True, ends=True)
+
+
+class SweepControl:
+    """By it the parts of a running sweep reach those that are made after them. Runs on: driver.
+
+    It is made first, and passed to each part as that is made; ``begin`` completes it.
+    """
+
+    def __init__(self) -> None:
+        self.signals = StopSignals(self.say)
+        self.ends: str | None = None
+        """Why the sweep is ended early, as the record will say; None: it is not."""
+        self._record: RecordCallback | None = None
+        self._queue: SweepSearch | None = None
+        self._show: Callable[[str], object] = to_stderr
+
+    def begin(self, record: RecordCallback, queue: SweepSearch, show: Callable[[str], object] | None) -> None:
+        """Take the record, the queue of trials, and what shows a line (None: standard error)."""
+        self._record, self._queue, self._show = record, queue, show or to_stderr
+
+    def complete(self) -> bool:
+        """Tell whether no trial is left to be made."""
+        return self._queue is None or self._queue.complete
+
+    def say(self, text: str) -> None:
+        """Show a line to the person who runs the sweep: above the live table, once there is one."""
+        self._show(text)
+
+    def change(self, *change: Any) -> None:
+        """Record that a trial goes on with another configuration. In a replay it is recorded already."""
+        if self._record is not None:
+            self._record.change(*change)
 
 
 class Shows(Protocol):

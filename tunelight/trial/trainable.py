@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import ray
+from ray.exceptions import RayActorError
 
 from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.ray import (
@@ -23,7 +24,7 @@ from tunelight.compat.ray import (
 )
 from tunelight.errors import GangError, TrialError
 from tunelight.gang.gang import STOP_LIMIT_S, Gang
-from tunelight.gang.orders import DRAINED, make_leave_check, moved_away
+from tunelight.gang.orders import DRAINED, make_leave_check
 from tunelight.gang.parcel import with_parameters
 from tunelight.gang.run import head_error
 from tunelight.machine.processes import collector_resting
@@ -283,7 +284,7 @@ class GangTrainable(Trainable):
         self._trial.end()
         if error.type_name == DRAINED:
             self._replace_gang()
-            raise moved_away(error)
+            raise RayActorError(error_msg=error.message, preempted=True)  # Tune restarts it, and counts no failure
         if not self._gang.met and error.rank < 0:
             self._replace_gang()  # it could not start: the next trial gets another
             if error.cause != "exception":

@@ -17,10 +17,9 @@ from ray.exceptions import ActorDiedError, RaySystemError, RayTaskError
 from tests.kit.contract import GangContract
 from tests.kit.fakes import FakeGang
 from tunelight.errors import GangError
-from tunelight.gang import membership as memberships
+from tunelight.gang import gang as gangs
 from tunelight.gang import worker
 from tunelight.gang.gang import Gang
-from tunelight.gang.membership import Membership
 from tunelight.gang.placement import Location
 from tunelight.gang.seat import Seat
 from tunelight.gang.spec import GangSpec
@@ -107,7 +106,7 @@ def two(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(ray, "wait", polls.wait)
     monkeypatch.setattr(ray, "get", polls.get)
     monkeypatch.setattr("tunelight.gang.gang.time.monotonic", lambda: clock.now)
-    monkeypatch.setattr(Membership, "lose", lambda self, rank, reason: None)
+    monkeypatch.setattr(Gang, "lose", lambda self, rank, reason: None)
     for rank in range(2):
         gang._ask(rank)
     return gang, polls, clock
@@ -250,9 +249,9 @@ def test_what_a_worker_says_of_its_meeting_is_kept_unless_another_one_is_gone(mo
     said = GangError("Rank 1 cannot reach rank 0", "exception")
     error = RayTaskError("join", "a long traceback", said).as_instanceof_cause()
     answers = mock.Mock(wait=lambda calls, **_: (calls, []), get=mock.Mock(side_effect=error))
-    monkeypatch.setattr(memberships, "ray", answers)
-    monkeypatch.setattr(Membership, "_all_live", lambda self: live)
-    monkeypatch.setattr(Membership, "lose", lambda self, rank, reason: None)
+    monkeypatch.setattr(gangs, "ray", answers)
+    monkeypatch.setattr(Gang, "_all_live", lambda self: live)
+    monkeypatch.setattr(Gang, "lose", lambda self, rank, reason: None)
     with pytest.raises(GangError) as caught:
-        Membership(GangSpec(Reservation(2)), None)._gather([error, "joined"], 1.0, "its ranks to meet")
+        Gang(GangSpec(Reservation(2)), None)._gather([error, "joined"], 1.0, "its ranks to meet")
     assert (str(caught.value), caught.value.cause) == ("Rank 1 cannot reach rank 0", cause)

@@ -14,9 +14,9 @@ import torch
 from tunelight.errors import GangError, ResourceError
 from tunelight.extras.horovod.group import environment
 from tunelight.extras.standalone.driver import _first_bundle
-from tunelight.gang import membership as memberships
+from tunelight.gang import gang as gangs
+from tunelight.gang.gang import Gang
 from tunelight.gang.meeting.group import Meeting
-from tunelight.gang.membership import Membership
 from tunelight.gang.placement import Location, arrange, check_usable, cuda_devices, fixed_gpus, layout
 from tunelight.gang.seat import Seat
 from tunelight.gang.spec import GangSpec
@@ -66,15 +66,13 @@ def meet(monkeypatch: pytest.MonkeyPatch) -> Any:
         wait=lambda calls, **_: (calls, []),
         get=lambda calls: calls,
     )
-    monkeypatch.setattr(memberships, "ray", answered)
-    monkeypatch.setattr(memberships, "sweep_seats", lambda: None)
+    monkeypatch.setattr(gangs, "ray", answered)
+    monkeypatch.setattr(gangs, "sweep_seats", lambda: None)
     seats: dict[Process, Seat] = {}
 
-    def let(
-        processes: Sequence[Process], *, least: int | None = None, most: int | None = None, **spec: Any
-    ) -> Membership:
+    def let(processes: Sequence[Process], *, least: int | None = None, most: int | None = None, **spec: Any) -> Gang:
         made = GangSpec(Reservation(len(processes), gpus_per_worker=1, least=least, most=most), **spec)
-        membership = Membership(made, None)
+        membership = Gang(made, None)
         for one in processes:
             seats.setdefault(one, Seat(made, worker=one, location=one.location))
         membership._meet([seats[one] for one in processes])

@@ -24,11 +24,10 @@ import torch.distributed as dist
 import tunelight as tl
 from tests.kit import tasks
 from tunelight.compat.lightning import pl
-from tunelight.gang.gpu_memory import GpuMemory
 from tunelight.gang.meeting import torch_group
 from tunelight.gang.meeting.group import Meeting
 from tunelight.gang.meeting.rendezvous import Rendezvous
-from tunelight.gang.reset import CleanState
+from tunelight.gang.reset import CleanState, GpuMemory
 from tunelight.gang.worker import Compiled, GangWorker, TrialBox
 from tunelight.messages import CACHE_VARIABLE, Continue, Ended, Place
 from tunelight.session.session import report

@@ -16,13 +16,20 @@ import pytest
 import tunelight
 from tests.kit.programs import printed_by
 from tunelight.errors import GangError
-from tunelight.gang.membership import Membership
+from tunelight.gang.gang import Gang
 from tunelight.gang.placement import Location
 from tunelight.gang.seat import Seat
 from tunelight.gang.spec import GangSpec
-from tunelight.machine.metadata import ENTRY_POINTS, ensure_entry_points, is_installed
 from tunelight.machine.processes import is_running
-from tunelight.machine.versions import LIGHTNING, MUST_AGREE, differences, installed
+from tunelight.machine.versions import (
+    ENTRY_POINTS,
+    LIGHTNING,
+    MUST_AGREE,
+    differences,
+    ensure_entry_points,
+    installed,
+    is_installed,
+)
 from tunelight.resources import Reservation
 
 
@@ -62,14 +69,14 @@ def test_a_gang_of_unlike_workers_never_meets(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("ray.get_runtime_context", Context)
     spec = GangSpec(Reservation(2), versions={})
-    membership: Any = Membership(spec, None)
+    membership: Any = Gang(spec, None)
     here = Location("a" * 8, "10.0.0.1", 1, "one", versions={"torch": "2.13.0"})
     there = replace(here, node_id="b" * 8, address="10.0.0.2", hostname="two", versions={"torch": "2.9.0"})
     seats = [Seat(spec, location=here), Seat(spec, location=there)]
     with pytest.raises(GangError, match=r"torch .*: 2.13.0 on one#aaaaaa \(10.0.0.1\); 2.9.0 on two#bbbbbb") as caught:
         membership._meet(seats)
     assert caught.value.cause == "exception"  # trying again is of no use
-    alike_but_not_the_driver: Any = Membership(GangSpec(Reservation(2), versions={"torch": "2.13.0"}), None)
+    alike_but_not_the_driver: Any = Gang(GangSpec(Reservation(2), versions={"torch": "2.13.0"}), None)
     with pytest.raises(GangError, match=r"torch .*: 2.13.0 on the driver; 2.9.0 on two#bbbbbb \(10.0.0.2\)\."):
         alike_but_not_the_driver._meet([Seat(spec, location=there), Seat(spec, location=there)])
 
@@ -117,12 +124,12 @@ import importlib.metadata, sys
 from pathlib import Path
 
 sys.path[:0] = sys.argv[1:2]
-from tunelight.machine import metadata
+from tunelight.machine import versions
 
-assert not metadata.is_installed()
+assert not versions.is_installed()
 for _ in range(2):
-    metadata.ensure_entry_points(Path(sys.argv[2]))
-for group in metadata.ENTRY_POINTS:
+    versions.ensure_entry_points(Path(sys.argv[2]))
+for group in versions.ENTRY_POINTS:
     (found,) = importlib.metadata.entry_points(group=group)
     assert found.load()() == []  # nothing outside of a trial
 print(importlib.metadata.version("tunelight"), len(list(Path(sys.argv[2]).iterdir())))

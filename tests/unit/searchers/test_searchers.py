@@ -28,10 +28,10 @@ from tunelight.searchers.random import all_of
 from tunelight.settings import Settings
 from tunelight.space import SearchSpace
 from tunelight.space.plain import alike
-from tunelight.sweep.control import SweepControl
 from tunelight.sweep.past import SavedSweep
 from tunelight.sweep.queue import SweepTrial
 from tunelight.sweep.run import _prepare, claimed
+from tunelight.sweep.steering import SweepControl
 
 GIVEN: dict[str, Any] = {"metric": "loss", "seed": 1}
 

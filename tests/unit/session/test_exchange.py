@@ -12,9 +12,9 @@ from tests.kit.fakes import MemoryControl, MemoryStore
 from tests.unit.session.test_session import Ranks
 from tunelight.errors import DataError, TrialStopped
 from tunelight.messages import Adopt, Adopted, Continue, Offer, Offered
-from tunelight.session.exchange import Exchange
+from tunelight.session.boundary import Exchange
 from tunelight.session.mailbox import Mailbox
-from tunelight.session.shared import MadeByRankZero
+from tunelight.session.session import MadeByRankZero
 
 
 class Weights:

@@ -19,10 +19,10 @@ from tunelight.record import read_sweep_file, write_sweep_file
 from tunelight.results import SweepResults
 from tunelight.settings import Settings
 from tunelight.stores.masking import masked, masked_command
-from tunelight.sweep.control import SweepControl
 from tunelight.sweep.past import open_saved_sweep
 from tunelight.sweep.run import _prepare as prepare
 from tunelight.sweep.run import claimed
+from tunelight.sweep.steering import SweepControl
 
 SECRET = "hunter2"
 URL = f"postgresql://me:{SECRET}@db.example/studies"

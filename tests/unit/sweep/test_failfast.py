@@ -15,9 +15,9 @@ from tunelight.errors import SettingsError, SweepFailedError, WorkerFailedError
 from tunelight.messages import WorkerError
 from tunelight.policies import FirstTrials, signature
 from tunelight.record import read_lines, read_record
-from tunelight.sweep.control import SweepControl
 from tunelight.sweep.past import SavedSweep
 from tunelight.sweep.run import FailFast
+from tunelight.sweep.steering import SweepControl
 
 TRACE = 'Traceback (most recent call last):\n  File "/x/train.py", line {line}, in train\n    boom\nKeyError: 3'
 

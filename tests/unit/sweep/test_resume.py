@@ -25,9 +25,9 @@ from tunelight.settings import Settings
 from tunelight.settings.values import Repeats
 from tunelight.space import SearchSpace
 from tunelight.sweep import run as sweeps
-from tunelight.sweep.control import SweepControl
 from tunelight.sweep.past import open_saved_sweep, sweep_file_of
 from tunelight.sweep.run import claimed
+from tunelight.sweep.steering import SweepControl
 
 
 def train(config: dict[str, Any]) -> None:

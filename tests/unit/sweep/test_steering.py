@@ -25,10 +25,9 @@ from tunelight.schedulers import GangScheduler
 from tunelight.schedulers.base import adapted
 from tunelight.searchers import RandomSearcher
 from tunelight.settings import Settings
-from tunelight.sweep.control import SweepControl
 from tunelight.sweep.past import SavedSweep
 from tunelight.sweep.queue import SweepSearch
-from tunelight.sweep.steering import Steering
+from tunelight.sweep.steering import Steering, SweepControl
 
 
 class Driver:

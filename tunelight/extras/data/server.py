@@ -47,13 +47,9 @@ def check_datasets(name: str, value: Any) -> dict[str, Any]:
     return {key: _source(f"{name}[{key!r}]", source) for key, source in value.items()}
 
 
-def is_dataset(value: Any) -> bool:
-    """Tell whether an object is a Ray Data dataset, without importing Ray."""
-    return any(base.__name__ == "Dataset" and base.__module__.startswith("ray.data") for base in type(value).__mro__)
-
-
 def _source(where: str, value: Any) -> Any:
-    if is_dataset(value):
+    bases = type(value).__mro__  # which says that it is a Ray Data dataset, without importing Ray
+    if any(base.__name__ == "Dataset" and base.__module__.startswith("ray.data") for base in bases):
         return value
     if isinstance(value, str | os.PathLike):
         value = {"parquet": value}

@@ -398,11 +398,6 @@ class Importance:
     partial: bool = False
 
 
-def is_there(evaluator: str) -> bool:
-    """Tell whether an evaluator's requirements are installed: fANOVA needs scikit-learn."""
-    return evaluator != "fanova" or importlib.util.find_spec("sklearn") is not None
-
-
 def importances_of(
     columns: Sequence[Column], values: Values, mode: str, evaluator: str
 ) -> tuple[list[Importance], str]:
@@ -413,7 +408,7 @@ def importances_of(
     """
     if evaluator not in EVALUATORS:
         raise SettingsError(unknown("There is no evaluator", evaluator, EVALUATORS))
-    if not is_there(evaluator):
+    if evaluator == "fanova" and importlib.util.find_spec("sklearn") is None:
         return [], "fANOVA needs scikit-learn, which is not installed: pip install scikit-learn."
     if len(values) < _LEAST:
         return [], f"Importances need {_LEAST} trials with a value; there are {len(values)}."

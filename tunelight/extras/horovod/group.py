@@ -54,8 +54,7 @@ class HorovodGroup(CollectiveGroup):
 
         os.environ.update(environment(meeting, place))
         # Horovod ends the process of a rank that waits 30 s for one that still imports.
-        peers = gather(dist.PrefixStore("gather", store), place)
-        alone = len({peer.address for peer in peers}) == 1
+        alone = len(set(gather(dist.PrefixStore("gather", store), place))) == 1
         address, why = named(socket.gethostname(), alone=alone)
         if why is not None:
             raise GangError(f"{why} on {os.uname().nodename} ({place.interface}). {_NAME_IT}", "exception")

@@ -6,21 +6,18 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch.optim import Optimizer
 
-from tunelight.compat.lightning import LightningOptimizer, TrainerFn, _optimizers_to_device, reset_seed
+from tunelight.compat.lightning import LightningOptimizer, TrainerFn, _optimizers_to_device, pl, reset_seed
 from tunelight.errors import SettingsError, StrategyError, known_arguments
 from tunelight.lightning.state.adoption import OF_GROUPS, OF_SCHEDULERS, each
 from tunelight.lightning.strategies.base import IDLE_TIMEOUT_S, Failures, GangStrategy, NumWorkers
 from tunelight.lightning.strategies.training import SizeInvariantTraining
 from tunelight.messages import Evaluation
 from tunelight.settings.backends import BACKENDS
-
-if TYPE_CHECKING:
-    from tunelight.compat.lightning import pl
 
 T = TypeVar("T")
 _COMPRESSIONS = ("none", "fp16")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tunelight.errors import ReportError, first_of, guess
-from tunelight.record import OUTCOMES, RUNNING, read_sweep_file, view, winner, write_text
+from tunelight.record import OUTCOMES, RUNNING, SweepState, TrialState, read_sweep_file, view, winner, write_text
 from tunelight.record.view import numbers_in, plain
 from tunelight.reporting.words import age, compact, elapsed, event_line
 from tunelight.results.trial import counted, lines_of
@@ -31,7 +31,6 @@ from tunelight.stores.masking import masked
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from tunelight.record import SweepState, TrialState
     from tunelight.results import SweepResults, TrialResult
 
 

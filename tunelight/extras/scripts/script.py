@@ -192,11 +192,6 @@ class Script:
         """What it is called in messages."""
         return self.module or Path(self.file).name
 
-    @property
-    def _reads_overrides(self) -> bool:
-        """Whether Hydra reads its arguments; one that imports hydra may use its `instantiate` alone."""
-        return self.style == "hydra" or ("hydra" in self.imported and not _OVERRIDES.isdisjoint(self.args))
-
     def command(self, config: Mapping[str, Any], folder: str = ".") -> list[str]:
         """Return the arguments for a configuration, nested or dotted; ``folder``: what ``${trial_dir}`` stands for.
 
@@ -227,9 +222,8 @@ class Script:
         for word in self.args:
             keys = [key for key in _MACRO.findall(word) if key not in _ALL]
             alone = keys != [] and word == f"${{{keys[0]}}}"
-            holder = words[-1] if alone and words and (_is_bare(words[-1]) or words[-1] == keys[0]) else ""
-            if holder:
-                words.pop()
+            last = words[-1] if alone and words else ""  # an option's name takes the next word as its value
+            holder = words.pop() if last and (last == keys[0] or (last[0] == "-" and "=" not in last)) else ""
             filled = self._filled(word, keys, holder, values)
             words += filled
             named.update(keys if filled else ())
@@ -305,7 +299,8 @@ class Script:
         session = get_session()
         imported = set(self.imported)
         words = self.command(config, session.context.trial_dir)
-        if self._reads_overrides:
+        # A script that imports hydra may use its `instantiate` alone.
+        if self.style == "hydra" or ("hydra" in self.imported and not _OVERRIDES.isdisjoint(self.args)):
             words = [*words, *_hydra_folders(words, session.context.trial_dir)]
         with contextlib.ExitStack() as stack:
             reports = stack.enter_context(logged(session, imported, texts_of(self.file)))
@@ -408,11 +403,6 @@ def _placed(value: Any, folder: str) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_placed(part, folder) for part in value)
     return value
-
-
-def _is_bare(word: str) -> bool:
-    """Tell whether a word is an option's name, whose value is the next word."""
-    return word.startswith("-") and "=" not in word
 
 
 def script_of(space: SearchSpace, settings: Settings) -> Script:

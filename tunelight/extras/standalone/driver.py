@@ -8,12 +8,13 @@ import os
 import shutil
 import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 import torch
@@ -24,7 +25,7 @@ from tunelight.checkpoints.policy import Checkpoints
 from tunelight.cluster.connect import check_cluster, use_ray
 from tunelight.cluster.local import with_forks
 from tunelight.compat.lightning import VARIABLE, Callback, Checkpoint, _Launcher, pl
-from tunelight.compat.ray import is_client, without_hints_on_deaths
+from tunelight.compat.ray import in_function_trainable, is_client, session_folder, without_hints_on_deaths
 from tunelight.errors import ResourceError, StrategyError, WorkerFailedError, guess
 from tunelight.extras.standalone import job
 from tunelight.extras.standalone.cell import shown
@@ -43,9 +44,6 @@ from tunelight.messages import CheckpointInfo, Continue, Report, Stop, Terminal,
 from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation, check_devices
 from tunelight.session.task import Home, Start, Task
-
-if TYPE_CHECKING:
-    from tunelight.extras.standalone.tune import TrialReporter
 
 _serials = itertools.count(1)
 _runs = itertools.count(1)
@@ -408,13 +406,39 @@ def _first_bundle(bundles: Sequence[Mapping[str, float]], each: Reservation, nam
     return first
 
 
-def _reporter() -> TrialReporter | None:
-    """Return the reporter to the Tune trial that this process runs; None outside of one."""
-    if "ray.tune" not in sys.modules:
-        return None
-    from tunelight.extras.standalone.tune import trial_reporter  # Ray Tune is imported already
+class TrialReporter:
+    """Passes reports on to the Tune trial of this process. Runs on: the trial's own process.
 
-    return trial_reporter()
+    Tune keeps copies of checkpoints (``num_to_keep`` of them).
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __call__(self, report: Report) -> None:
+        """Report to Tune, which may end the trial here by SystemExit."""
+        from ray import tune
+
+        if report.checkpoint is None:
+            tune.report(report.metrics)
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            checkpoints.copy_into(report.checkpoint, folder)
+            tune.report(report.metrics, checkpoint=tune.Checkpoint.from_directory(folder))
+
+    def close(self) -> None:
+        """Delete the gang's files at its end: Tune has copies of the checkpoints."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _reporter() -> TrialReporter | None:
+    """Return the reporter to the Tune trial that this process runs; None outside of one.
+
+    Its folder is not the trial's: when Tune saves the sweep, it copies that to the storage, and deletes nothing there.
+    """
+    if (tune := sys.modules.get("ray.tune")) is None or not in_function_trainable():
+        return None
+    return TrialReporter(str(Path(session_folder(), "tunelight", str(tune.get_context().get_trial_id()))))
 
 
 def own_error(failed: WorkerFailedError) -> Exception:

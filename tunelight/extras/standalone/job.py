@@ -221,7 +221,8 @@ def run_on_rank(config: dict[str, Any]) -> None:
     _arrive(trainer, strategy, run["strategy"])
     added = [*guard_callbacks(session, flavour()), *([Safeguard()] if session.task.reports_to == "driver" else [])]
     brought, trainer.callbacks = list(trainer.callbacks), [*trainer.callbacks, *added]
-    compile_again(run["compiled"])
+    if run["compiled"] is not None:
+        from_compiled(run["compiled"])
     parts: SharedParts = run["parts"]
     if session.context.rank == 0:
         parts.watch()
@@ -414,9 +415,3 @@ def take_off(model: Any) -> OptimizedModule | None:
         if vars(model).get(name) == getattr(type(model), name).__get__(model):
             del vars(model)[name]
     return compiled
-
-
-def compile_again(compiled: OptimizedModule | None) -> None:
-    """Compile the model's methods as on the driver (None: they were not compiled). Runs on: worker."""
-    if compiled is not None:
-        from_compiled(compiled)

@@ -39,15 +39,13 @@ from tunelight.extras.attach import ask
 from tunelight.extras.report.page import LINKS, LOG, PARTS, SCRIPTS, STYLE, Block, asset, colours, frame, trial_blocks
 from tunelight.extras.web.drawing import Drawing
 from tunelight.extras.web.watch import SweepList, SweepWatch, encode
-from tunelight.record import TERMINAL
+from tunelight.record import TERMINAL, TrialState
 from tunelight.results import SweepResults
 from tunelight.stores.masking import masked
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-    from tunelight.record import TrialState
 
 
 MOST_STREAMS: Final = 32

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
+import importlib.util
 import ipaddress
 import json
 import logging
@@ -22,11 +23,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 from tunelight import stores
 from tunelight.errors import ReportError, SettingsError, StorageError
 from tunelight.extras.web.drawing import module_command
-from tunelight.machine.processes import is_running
+from tunelight.machine.processes import is_running, write
+from tunelight.messages import Text
 from tunelight.record import list_sweeps
 
 if TYPE_CHECKING:
@@ -82,15 +85,13 @@ class Serving:
             connection.close()
 
 
-def check_installed() -> None:
-    """Raise ReportError where the packages of the extra ``web`` are missing."""
-    try:
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise ReportError(
-            f"The live page needs {error.name}, which is not installed: pip install 'tunelight[web]'."
-        ) from error
+def check_installed(*, web: bool = False) -> None:
+    """Raise ReportError, or SettingsError for a sweep with ``web=True``, where packages of the extra are missing."""
+    missing = " and ".join(name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None)
+    if missing and web:
+        raise SettingsError(f"web=True needs {missing}: pip install 'tunelight[web]', or leave web= out.")
+    if missing:
+        raise ReportError(f"The live page needs {missing}: pip install 'tunelight[web]'.")
 
 
 def serve(
@@ -257,6 +258,32 @@ def start(storage: str | os.PathLike[str]) -> str:
         why = lines[-1][:400] if lines else f"no answer within {_START_S:.0f} s"
         raise ReportError(f"The live page could not be started: {why}. {working / _LOG} may say more.")
     return address
+
+
+class LivePage:
+    """Starts the server of a sweep's storage folder, or finds the one that runs, while the sweep goes on.
+
+    A page that cannot be started does not end the sweep. Runs on: driver.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._said = ""
+        self._thread = threading.Thread(target=self._start, name="live page", daemon=True)
+        self._thread.start()
+
+    def _start(self) -> None:
+        try:
+            place, token = start(self._folder.parent).split("/?", 1)
+            self._said = f"Live page: {place}/sweep/{quote(self._folder.name, safe='')}?{token}"
+        except (ReportError, OSError) as error:
+            self._said = f"The live page could not be started, and the sweep goes on without: {error}"
+
+    def say(self) -> None:
+        """Print the address, once the server answers."""
+        self._thread.join(_START_S + 5)
+        message = self._said or "The live page has not come up yet: tunelight serve shows it."
+        write(Text(f"{message}\n", error=True))
 
 
 def running(working: Path) -> Serving | None:

@@ -81,19 +81,11 @@ _MOST_AT_ONCE = 64
 """How many connections a rank tries at the same time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """A rank as the others know it: its host, and the address of that host within the gang."""
-
-    host: str
-    address: str
-
-
-def gather(store: dist.Store, place: Place, limit_s: float = GATHER_LIMIT_S) -> list[Peer]:
-    """Wait for all ranks; return them in rank order. Raises: GangError naming those that are late."""
-    store.set(f"here/{place.rank}", json.dumps([os.uname().nodename, place.interface]))
-    _wait(store, [f"here/{rank}" for rank in range(place.world_size)], limit_s)
-    return [Peer(*json.loads(store.get(f"here/{rank}"))) for rank in range(place.world_size)]
+def gather(store: dist.Store, place: Place, limit_s: float = GATHER_LIMIT_S) -> list[str]:
+    """Wait for all ranks; return their addresses within the gang. Raises: GangError naming those that are late."""
+    store.set(f"here/{place.rank}", place.interface)
+    _wait(store, keys := [f"here/{rank}" for rank in range(place.world_size)], limit_s)
+    return [store.get(key).decode() for key in keys]
 
 
 def try_pairs(store: dist.Store, place: Place, nodes: int, address: str, limit_s: float = REACH_LIMIT_S) -> None:

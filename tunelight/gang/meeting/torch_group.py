@@ -8,15 +8,14 @@ import sys
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 from tunelight.compat.torch import abort_process_group
 from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S, CollectiveGroup, Meeting, try_pairs
 from tunelight.messages import Place
-
-if TYPE_CHECKING:
-    import torch.distributed as dist
-
 
 _ABORT_LIMIT_S: Final = 10.0
 """How long NCCL may take to end its connections: those to a rank of the same node wait for that rank to end its own."""
@@ -48,8 +47,6 @@ class TorchGroup(CollectiveGroup):
 
     def join(self, meeting: Meeting, place: Place, store: dist.TCPStore) -> None:
         """Build the process group."""
-        import torch.distributed as dist  # only workers import torch
-
         if (nodes := len(meeting.layout)) > 1:
             try_pairs(dist.PrefixStore("pairs", store), place, nodes, place.interface)
         dist.init_process_group(
@@ -67,8 +64,6 @@ class TorchGroup(CollectiveGroup):
         NCCL's is aborted in a thread, which ``settle`` waits for: it would wait for its peers, and an abort may do so
         too. Those that wait in it themselves go on waiting.
         """
-        import torch.distributed as dist
-
         if self._joined and dist.is_initialized():
             if "nccl" in dist.get_backend():  # or "cpu:gloo,cuda:nccl"
                 self._aborting = threading.Thread(target=_end, args=(abort_process_group,), name="NCCL", daemon=True)
@@ -79,8 +74,6 @@ class TorchGroup(CollectiveGroup):
 
     def settle(self) -> bool:
         """Wait until NCCL has ended its connections; tell whether the process can make another group."""
-        import torch.distributed as dist
-
         if self._aborting is not None:
             self._aborting.join(_ABORT_LIMIT_S)
             if self._aborting.is_alive():
@@ -97,9 +90,6 @@ class TorchGroup(CollectiveGroup):
 
         Accelerate and scripts written for torchrun end by destroying the default group.
         """
-        import torch.distributed as dist
-        from torch.distributed import distributed_c10d as c10d
-
         if not (self._joined and dist.is_initialized()):
             self._ours = None
             return not self._joined

@@ -50,8 +50,9 @@ class Recovery(Callback):
     def __init__(self, session: Session | None) -> None:
         self.generators = Generators()
         self._session = session
-        self._due: list[Callable[[], object]] = []
-        """What waits for the end of the epoch."""
+        self.due: list[Callable[[], object]] = []
+        """What is called once the epoch has ended, after the module's ``on_train_epoch_end`` and plateau schedulers: a
+        checkpoint from there lacks nothing that the epoch has gathered."""
         self._begin()
 
     def _begin(self) -> None:
@@ -105,7 +106,7 @@ class Recovery(Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Wrap the end of a fit's epochs; also for strategies that are not tunelight's, which `install` never sees."""
-        self._due.clear()
+        self.due.clear()
         if trainer.state.fn == TrainerFn.FITTING:
             fit: Any = trainer.fit_loop
             vars(fit).pop("on_advance_end", None)
@@ -124,13 +125,6 @@ class Recovery(Callback):
         """Unwrap the end of epochs."""
         vars(trainer.fit_loop).pop("on_advance_end", None)
 
-    def at_epoch_end(self, reach: Callable[[], object]) -> None:
-        """Call ``reach`` once the epoch has ended, after the module's ``on_train_epoch_end`` and plateau schedulers.
-
-        A checkpoint from there lacks nothing that the epoch has gathered.
-        """
-        self._due.append(reach)
-
     def _end_epoch(self, trainer: pl.Trainer, original: Callable[[], None]) -> None:
         original()
         progress = trainer.fit_loop.epoch_progress
@@ -138,8 +132,8 @@ class Recovery(Callback):
         for count in counted:
             count.completed -= 1  # it is still the current epoch, as for Lightning's own checkpoints at its end
         try:
-            while self._due:
-                self._due.pop(0)()
+            while self.due:
+                self.due.pop(0)()
         finally:
             for count in counted:
                 count.completed += 1
@@ -449,7 +443,7 @@ def reach_boundary(trainer: pl.Trainer, hook: str, reach: Callable[[], object]) 
     """Call ``reach`` in a callback's ``hook``; later, at the epoch's end, if nothing is trained before that."""
     recovery = recovery_of(trainer)
     if recovery is not None and (hook in _AT_EPOCH_END or (hook in _AT_VALIDATION_END and _epoch_ends(trainer))):
-        recovery.at_epoch_end(reach)
+        recovery.due.append(reach)
     else:
         reach()
 

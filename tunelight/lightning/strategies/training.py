@@ -1,4 +1,4 @@
-"""SizeInvariantTraining: training with the same result in a smaller gang, and after a restart.
+"""Training with the same result in a smaller gang and after a restart; and RayStrategy, which does so by DDP.
 
 In a gang that is smaller than intended, a step of Lightning's is still one global batch of the full gang: each rank
 runs it in turns, one for each part of the data that it takes over (see ``train_batches``). Lightning's counters,
@@ -8,6 +8,7 @@ schedules and limits count these steps, so they keep their meaning.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -15,11 +16,13 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_unflatten
 from torch.utils.data import DataLoader, DistributedSampler
 
 from tunelight.compat.lightning import (
     ClosureResult,
+    DDPStrategy,
     DistributedSamplerWrapper,
     RunningStage,
     UnrepeatedDistributedSamplerWrapper,
@@ -27,12 +30,14 @@ from tunelight.compat.lightning import (
     has_iterable_dataset,
     is_param_in_hook_signature,
 )
+from tunelight.errors import check_keywords
 from tunelight.lightning.exact.eval_shards import batches_of, with_batches
 from tunelight.lightning.exact.evaluation import ExactEvaluation, remember
 from tunelight.lightning.exact.generators import draw_alike
 from tunelight.lightning.exact.train_batches import DataParts, TrainingBatches, TurnLoader, groups_in_use
 from tunelight.lightning.state.recovery import Recovery, only_fitting_weights, recovery_of
-from tunelight.lightning.strategies.base import GangStrategy
+from tunelight.lightning.strategies.base import IDLE_TIMEOUT_S, Failures, GangStrategy, NumWorkers
+from tunelight.messages import Evaluation
 from tunelight.session.session import current
 
 T = TypeVar("T")
@@ -493,3 +498,88 @@ class OwnTime:
     def _between(self, marks: Marks) -> float:
         begin, end = marks
         return float(begin.elapsed_time(end)) / 1000 if self._gpu else float(end - begin)
+
+
+def _taken() -> list[str]:
+    """Return the names of a RayStrategy's arguments: its own, and those of Lightning's and torch's classes."""
+    kinds = (RayStrategy, DDPStrategy, DistributedDataParallel)
+    found = [name for kind in kinds for name in inspect.signature(kind).parameters]
+    return [name for name in dict.fromkeys(found) if name not in _NOT_TAKEN]
+
+
+_NOT_TAKEN = ("ddp_kwargs", "kwargs", "module", "cluster_environment", "parallel_devices")
+"""Arguments that the strategy or Lightning sets. LightningCLI passes all others, with their defaults."""
+
+
+class RayStrategy(SizeInvariantTraining, DDPStrategy):
+    """Train with DDP on Ray workers: those of the gang that this process is in, or a new gang.
+
+    Args:
+        num_workers: the gang's size (1 on a driver; in a trial the number reserved, and checked if given).
+            (1, 4) is an elastic gang: of 4, and of at least 1 while workers are lost.
+        num_cpus_per_worker: CPUs that each worker reserves.
+        use_gpu: give each worker a GPU and train on it (False).
+        init_hook: called without arguments on each worker once, before the gang meets.
+        resources_per_worker: further resources of each worker, by name; "CPU" and "GPU" override the arguments
+            before. A fraction of a GPU lets workers share one, with gloo, since NCCL cannot.
+        idle_timeout_s: seconds that the workers stay warm after a job (300).
+        failures: a :class:`tunelight.FailurePolicy` or a number of failures that a job survives; it continues from
+            a checkpoint, which it writes at most every few seconds.
+        evaluation: how validation and test are divided, "ddp" or "exact", as in ``tunelight.run``.
+        ddp_kwargs: for torch's ``DistributedDataParallel`` and Lightning's ``DDPStrategy``
+            (``find_unused_parameters``, ``process_group_backend`` and so on).
+
+    In a sweep, only ``num_workers``, ``evaluation`` and ``ddp_kwargs`` are used; the rest are settings of the sweep.
+    Runs on: driver, worker. Raises: SettingsError; StrategyError in a gang of another size or kind.
+    """
+
+    strategy_name = "tunelight"
+    backend = "ddp"
+    _of_process = SizeInvariantTraining._of_process | {"_wrapped"}
+    _wrapped: tuple[tuple[torch.nn.Parameter, bool], ...] = ()
+    """The model's parameters, and which of them were trained, when DDP was made."""
+
+    def __init__(
+        self,
+        num_workers: NumWorkers = None,
+        num_cpus_per_worker: float = 1,
+        use_gpu: bool = False,
+        init_hook: Callable[[], object] | None = None,
+        resources_per_worker: dict[str, float] | None = None,
+        *,
+        idle_timeout_s: float = IDLE_TIMEOUT_S,
+        failures: Failures = None,
+        evaluation: Evaluation | None = None,
+        **ddp_kwargs: Any,
+    ) -> None:
+        check_keywords("tl.RayStrategy", ddp_kwargs, _taken() if ddp_kwargs else ())
+        gang = (num_workers, num_cpus_per_worker, use_gpu, init_hook, resources_per_worker)
+        environment = self._settle(gang, evaluation, idle_timeout_s=idle_timeout_s, failures=failures)
+        super().__init__(cluster_environment=environment, parallel_devices=self._devices(), **ddp_kwargs)
+        self._choose_accelerator()
+
+    def _setup_model(self, model: torch.nn.Module) -> DistributedDataParallel:
+        self._wrapped = tuple((param, param.requires_grad) for param in model.parameters())
+        return super()._setup_model(model)
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Make DDP anew where parameters were frozen or unfrozen: it reduces those that it began with, and no others.
+
+        Each rank would train what was unfrozen (by Lightning's BaseFinetuning, say) by gradients of its own.
+        """
+        super().on_train_batch_start(batch, batch_idx)
+        if any(param.requires_grad != trained for param, trained in self._wrapped):
+            wrapped = self.model
+            assert isinstance(wrapped, DistributedDataParallel)
+            self.model = wrapped.module  # for the teardown, if another rank is lost now
+            del wrapped.reducer, wrapped.logger  # torch's hooks on the parameters live as long as these
+            self.model = self._setup_model(wrapped.module)
+            self._register_ddp_hooks()
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Name tunelight's strategies where Lightning recommends its own for unused parameters."""
+        super().on_exception(exception)
+        ours = "strategy=tl.RayStrategy(find_unused_parameters=True)"
+        advised = ("strategy='ddp_find_unused_parameters_true'", "strategy=DDPStrategy(find_unused_parameters=True)")
+        for phrase in advised:
+            exception.args = tuple(arg.replace(phrase, ours) if isinstance(arg, str) else arg for arg in exception.args)

@@ -18,8 +18,7 @@ from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.lightning import pl
 from tunelight.errors import SettingsError, StrategyError, TrialError
 from tunelight.extras.standalone import driver
-from tunelight.extras.standalone.driver import own_error
-from tunelight.extras.standalone.tune import TrialReporter
+from tunelight.extras.standalone.driver import TrialReporter, own_error
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.worker import carried
 from tunelight.lightning.strategies.base import Workers

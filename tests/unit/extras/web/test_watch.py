@@ -22,7 +22,7 @@ from tunelight.errors import ReportError, SettingsError
 from tunelight.extras.report import page
 from tunelight.extras.web import server
 from tunelight.extras.web.app import log_part, trial_details
-from tunelight.extras.web.beside import LivePage, check_web
+from tunelight.extras.web.server import LivePage, check_installed
 from tunelight.extras.web.watch import SweepList, SweepWatch
 from tunelight.record import Record, leased, list_sweeps, mirrored, write_sweep_file
 
@@ -232,7 +232,7 @@ def test_a_sweep_with_a_page_is_refused_before_ray_starts_where_packages_are_mis
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"web=True needs starlette and uvicorn: pip install 'tunelight\[web\]'"):
-        check_web()
+        check_installed(web=True)
 
 
 @pytest.mark.parametrize(("streams", "driven", "leaves"), [(0, False, True), (1, False, False), (0, True, False)])

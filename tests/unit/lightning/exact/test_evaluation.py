@@ -27,7 +27,7 @@ from tunelight.lightning.exact.eval_shards import (
     interleave,
 )
 from tunelight.lightning.exact.evaluation import remember, remember_attributes, remember_logged
-from tunelight.lightning.strategies.ddp import RayStrategy
+from tunelight.lightning.strategies.training import RayStrategy
 from tunelight.messages import Terminal
 from tunelight.settings.backends import BACKENDS
 
