@@ -1,84 +1,22 @@
-"""Whole simulations, and what they must always be; benchmarks/fidelity.py holds their times to those of real sweeps."""
+"""Sweeps on the simulated cluster of benchmarks, whose times benchmarks/fidelity.py holds to those of real ones."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from ray.tune.schedulers import (
-    AsyncHyperBandScheduler,
-    FIFOScheduler,
-    HyperBandScheduler,
-    MedianStoppingRule,
-    ResourceChangingScheduler,
-)
-from ray.tune.schedulers.resource_changing_scheduler import DistributeResources
 
-from tests.curves import tiny_table
-from tests.world import Costs, simulate
+from tests.world import simulate
 from tests.world.curves import recorded
 from tests.world.run import FirstCome
-from tunelight.schedulers import ASHA
 from tunelight.schedulers.wrapper import SweepScheduler
-
-CURVES = tiny_table()
-MAKERS: dict[str, Any] = {
-    "fifo": FIFOScheduler,
-    "asha": lambda: ASHA(max_t=27, reduction_factor=3),
-    "elastic_asha": lambda: "elastic_asha",
-    "elastic_asha of many rungs": lambda: {"name": "elastic_asha", "reduction_factor": 1.5, "cooldown": 0},
-    "ray_asha": lambda: AsyncHyperBandScheduler(max_t=27, grace_period=1),
-    "hyperband": lambda: HyperBandScheduler(max_t=27),
-    "median": lambda: MedianStoppingRule("training_iteration", grace_period=3, min_samples_required=3),
-    "resources": lambda: ResourceChangingScheduler(
-        AsyncHyperBandScheduler(max_t=27, grace_period=1), DistributeResources(add_bundles=True)
-    ),
-}
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    name=st.sampled_from(sorted(MAKERS)),
-    slots=st.integers(4, 16),
-    trials=st.integers(1, 12),
-    elastic=st.booleans(),
-    seed=st.integers(0, 3),
-)
-def test_whatever_is_simulated_ends_repeats_itself_and_overfills_nothing(
-    name: str, slots: int, trials: int, elastic: bool, seed: int
-):
-    def run() -> Any:
-        return simulate(
-            CURVES,
-            scheduler=MAKERS[name](),
-            num_samples=trials,
-            workers=(1, 4) if elastic else 2,
-            slots=slots,
-            max_epochs=9,
-            seed=seed,
-            costs=Costs(noise=0.2, resize_s=0.2, checkpoint_s=0.1),
-        )
-
-    one, two = run(), run()
-    events, usage = one.world.happened, one.world.usage
-    assert (events, usage) == (two.world.happened, two.world.usage)
-    assert len(one.trials) == trials
-    assert {trial.state for trial in one.trials} <= {"FINISHED", "STOPPED"}
-    for trial in one.trials:
-        reports = [event.detail[0] for event in events if (event.what, event.trial) == ("report", trial.trial_id)]
-        assert reports == list(range(1, trial.reports + 1))
-        assert trial.ended_s is not None
-    assert [event.time for event in events] == sorted(event.time for event in events)
-    assert all(0 <= use.busy <= use.held <= slots for use in usage)
-    assert 0 <= one.tail_idle_share <= 1
-    assert one.regret() >= 0
 
 
 def test_who_comes_first_is_chosen_as_rays_controller_would(monkeypatch: pytest.MonkeyPatch):
+    names = ("fifo", "asha", "asynchyperband")
+
     def run() -> Any:
-        return [simulate(CURVES, MAKERS[name](), slots=6).world.happened for name in ("fifo", "asha", "ray_asha")]
+        return [simulate(recorded("digits"), name, num_samples=20, slots=6).world.happened for name in names]
 
     quick = run()
     monkeypatch.setattr(FirstCome, "choose_trial_to_run", SweepScheduler.choose_trial_to_run)
