@@ -41,7 +41,7 @@ VAGUE = frozenset({"told", "said", "there", "one", "own"})
 """No local name or parameter: each of them fits any value."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 47_286, "tests": 43_537, "benchmarks": 8_975}
+MOST_LINES = {"tunelight": 47_286, "tests": 43_047, "benchmarks": 8_975}
 MOST_FILES = 214
 MOST_CORE_LINES = 29_166
 """As many as there are: what is added takes as much away."""
