@@ -1,4 +1,4 @@
-"""A tiny table of made-up learning curves: the simulator's tests need curves, not truth."""
+"""Learning curves that are made up: tests of schedulers need curves, not truth."""
 
 from __future__ import annotations
 
@@ -6,31 +6,10 @@ import random
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import numpy as np
-
 from tests.world import Costs, Curve
-from tests.world.curves import Table, TableCurves
 
 FREE = Costs(reserve_s=0, start_cold_s=0, start_warm_s=0, grow_s=0.1)
 """Gangs start at once, and grow nearly so."""
-
-
-def tiny_table(configs: int = 40, seeds: int = 2, epochs: int = 27, seed: int = 0) -> TableCurves:
-    """Return curves that fall to different depths at different speeds, and cross."""
-    rng = np.random.default_rng(seed)
-    depth = rng.lognormal(-1, 0.7, (configs, 1, 1))
-    rate = rng.uniform(0.02, 0.5, (configs, 1, 1))
-    loss = depth + (2.3 - depth) * np.exp(-rate * np.arange(1, epochs + 1)) + rng.normal(0, 0.01, (1, seeds, epochs))
-    return TableCurves(
-        Table(
-            "Made up.",
-            {"loss": "min", "accuracy": "max"},
-            {},
-            [{"lr": float(number + 1)} for number in range(configs)],
-            rng.uniform(0.5, 2, configs),
-            {"loss": loss, "accuracy": np.exp(-loss)},
-        )
-    )
 
 
 class Given:

@@ -1,4 +1,4 @@
-"""Small Transformers of torch's own parts, whose weights are tied as those of GPT-2, BERT and T5 are."""
+"""Small Transformers of torch's own parts: one that reads its layers' weights, and one that is tied as T5 is."""
 
 from __future__ import annotations
 
@@ -61,36 +61,6 @@ class Encoder(Transformer):
         return self.head(self.encoder(self.embed(words)))
 
 
-class Tied(Transformer):
-    """One layer that stands in no list, and a head whose weight is the embedding's, as in GPT-2 and BERT."""
-
-    ties = ("embed.weight", "head.weight")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = layer()
-        self.head.weight = self.embed.weight
-
-    def forward(self, words: Tensor) -> Any:
-        return self.head(self.layer(self.embed(words)))
-
-
-class Patches(Transformer):
-    """A vision Transformer: convolved patches, a token of the class, encoder layers that normalise first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Conv2d(1, WIDTH, 4, 4)  # type: ignore[assignment]  # of an image
-        self.token = nn.Parameter(torch.zeros(1, 1, WIDTH))
-        self.blocks = nn.Sequential(layer(norm_first=True), layer(norm_first=True))
-
-    def forward(self, words: Tensor) -> Any:
-        image = functional.one_hot(words, WORDS).float().unsqueeze(1)
-        patches = self.embed(image).flatten(2).transpose(1, 2)
-        tokens = torch.cat([self.token.expand(len(patches), -1, -1), patches], 1)
-        return self.head(self.blocks(tokens)[:, 0])
-
-
 class Stack(nn.Module):
     """A half of a translator; it holds the embedding that both halves share."""
 
@@ -108,8 +78,6 @@ class Stack(nn.Module):
 class Translator(Transformer):
     """Encoder, decoder and head share one embedding, as in T5."""
 
-    ties = ("stacks.decoder.embed.weight", "head.weight")
-
     def __init__(self) -> None:
         super().__init__()
         self.head.weight = self.embed.weight
@@ -122,4 +90,4 @@ class Translator(Transformer):
         return self.head(self.stacks["decoder"](words, self.stacks["encoder"](words)))
 
 
-TRANSFORMERS = (Encoder, Tied, Patches, Translator)
+TRANSFORMERS = (Encoder, Translator)

@@ -51,18 +51,6 @@ class Equal(pl.Callback):
             self.equal &= torch.equal(first, whole)
 
 
-def test_every_parameter_is_sharded_and_synchronised_where_it_lies() -> None:
-    equal = Equal()
-    one = trainer(tl.RayShardedStrategy(num_workers=2, min_sharded=100), callbacks=[equal])
-    model = Parts()
-    before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    one.fit(model, data())
-    assert equal.equal
-    assert set(equal.kinds.values()) == {"DTensor"}
-    assert set(equal.kinds) == set(before)
-    assert all(not torch.equal(before[name], value) for name, value in model.named_parameters())
-
-
 @pytest.mark.slow
 def test_a_folder_of_shards_is_a_checkpoint_that_fewer_workers_go_on_from(tmp_path: Path) -> None:
     best = pl.callbacks.ModelCheckpoint(dirpath=tmp_path)
@@ -99,8 +87,10 @@ class Late(Parts):
             self.layer = nn.Linear(4, 2)
 
 
-@pytest.mark.parametrize("kind", [Own, Late])
-def test_what_configure_model_leaves_is_sharded_and_trains_on_all_ranks_as_by_ddp(kind: type[Parts]) -> None:
+@pytest.mark.parametrize("kind", [Parts, Own, Late])
+def test_all_that_configure_model_leaves_is_sharded_and_trains_on_all_ranks_as_by_ddp(
+    kind: type[Parts],
+) -> None:
     torch.manual_seed(1)
     model, equal = kind(), Equal()
     plain = copy.deepcopy(model)

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
 from tests import flavours
-from tests.kit.training import QUIET
+from tests.kit.training import QUIET, Line, LineData
 from tunelight import errors
 from tunelight.compat.lightning import pl
 from tunelight.extras.digits import DigitsClassifier, DigitsData
@@ -227,70 +227,6 @@ def test_what_a_run_leaves_is_as_in_one_process(kind: Any, tmp_path: Path) -> No
     assert names[0] == names[1]
 
 
-class Recorder:
-    """A user's own object, which model and callback share."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-
-class Sharing(Small):
-    """A model whose attributes change while it trains."""
-
-    def __init__(self, lr: float = 0.5) -> None:
-        super().__init__()
-        self.save_hyperparameters()
-        self.lr = lr
-        self.recorder = Recorder()
-        self.epochs: list[int] = []
-        self.table = torch.arange(3.0)
-        self.untouched = [torch.zeros(3)]
-        self.file: Any = None
-
-    def on_train_epoch_end(self) -> None:
-        self.epochs.append(self.current_epoch)
-        self.recorder.lines.append(f"epoch {self.current_epoch}")
-        self.table += 1
-        self.made_there = {"layer": self.layer}
-        self.file = (line for line in self.recorder.lines)
-        self.layer.bias.requires_grad_(False)
-        self.hparams["lr"] = self.lr = 0.25
-
-
-class Holding(pl.Callback):
-    """Holds parts of the model."""
-
-    def __init__(self, model: Sharing) -> None:
-        self.layer, self.weight = model.layer, model.layer.weight
-        self.recorder, self.epochs = model.recorder, model.epochs
-        self.later: Any = None
-
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.later = {"module": pl_module, "layer": pl_module.layer, "recorder": self.recorder}
-
-
-def test_model_and_callbacks_and_what_they_share_come_back_as_one_graph() -> None:
-    model = Sharing()
-    holding = Holding(model)
-    recorder, lines, epochs, untouched, hparams = (
-        model.recorder, model.recorder.lines, model.epochs, model.untouched, model.hparams,
-    )  # fmt: skip
-    one = trainer(callbacks=[holding])
-    with pytest.warns(UserWarning, match=r"model\.file .*cannot pickle 'generator' object"):
-        one.fit(model, data())
-    assert holding.layer is model.layer
-    assert holding.weight is model.layer.weight
-    assert holding.later == {"module": model, "layer": model.layer, "recorder": recorder}
-    assert model.made_there["layer"] is model.layer
-    assert model.recorder is holding.recorder is recorder
-    assert recorder.lines is lines == ["epoch 0"]
-    assert model.epochs is holding.epochs is epochs == [0]
-    assert model.untouched is untouched
-    assert model.table.tolist() == [1, 2, 3]
-    assert (model.lr, model.hparams is hparams, hparams["lr"]) == (0.25, True, 0.25)
-    assert [value.requires_grad for value in model.layer.parameters()] == [True, False]
-
-
 class Loading(pl.LightningDataModule):
     """Data that is made where it is used."""
 
@@ -328,16 +264,9 @@ def test_callbacks_of_the_model_take_the_places_that_they_take_in_one_process() 
 
 
 def test_what_a_tuner_finds_is_set_on_the_driver(tmp_path: Path) -> None:
-    class Learning(Sharing):
-        def on_train_epoch_end(self) -> None:
-            """Leave everything as it is."""
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=self.lr)
-
-    model = Learning()
+    model = Line(0.5)
     one = trainer(default_root_dir=tmp_path, max_epochs=9, callbacks=[pl.callbacks.Timer()])
-    found = flavours.module("tuner").Tuner(one).lr_find(model, data(64, 4), num_training=30)
+    found = flavours.module("tuner").Tuner(one).lr_find(model, datamodule=LineData(4), num_training=30)
     assert found is not None
     assert model.lr == found.suggestion() != 0.5
     assert model.hparams["lr"] == model.lr

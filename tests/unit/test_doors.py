@@ -23,7 +23,6 @@ from tests.doors import (
     forced,
     is_extra,
     modules,
-    read_imports,
     room_of,
     target,
 )  # fmt: skip
@@ -42,7 +41,7 @@ VAGUE = frozenset({"told", "said", "there", "one", "own"})
 """No local name or parameter: each of them fits any value."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 47_062, "tests": 43_592, "benchmarks": 8_975}
+MOST_LINES = {"tunelight": 47_062, "tests": 43_095, "benchmarks": 8_975}
 MOST_FILES = 204
 MOST_CORE_LINES = 29_022
 """As many as there are: what is added takes as much away."""
@@ -191,34 +190,6 @@ def test_importing_a_room_stays_cheap(statement, unwanted):
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.split() == [], f"`{statement}` imports {run.stdout.strip()} as well"
-
-
-# --- the judge itself -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("module", "source", "sentence"),
-    [
-        (
-            "session",
-            "import ray",
-            "forces the door from session to ray: it may import no third-party library",
-        ),
-        ("gang.worker", "import torch", "gang.worker may import torch only inside a function"),
-        ("schedulers.asha", "from tunelight import ASHA", "imports the front door"),
-        ("attic", "import os", "the room 'attic' has no entry in ROOMS"),
-        (
-            "settings.values",
-            "if TYPE_CHECKING:\n    from tunelight.space import SearchSpace",
-            "from settings.values to space",
-        ),
-    ],
-)
-def test_a_forced_door_is_named(module, source, sentence):
-    here = ("", "errors", "session", "gang", "gang.gang", "gang.worker", "schedulers", "space", "cluster.connect")
-    known = dict.fromkeys(here, PACKAGE)
-    said = [forced(module, found, known) for found in read_imports(source)]
-    assert any(sentence in line for line in said if line), said
 
 
 def test_what_a_sweep_waits_for_is_asked_of_modules_whose_time_the_world_can_replace():

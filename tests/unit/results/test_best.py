@@ -28,8 +28,6 @@ from tunelight.results import SweepResults
 from tunelight.results.sweep import front
 from tunelight.settings import Settings
 
-FAILED = ("ERROR", "OOM", "DIVERGED")
-
 
 @pytest.fixture
 def ahead(tmp_path: Path) -> SweepResults:
@@ -39,21 +37,6 @@ def ahead(tmp_path: Path) -> SweepResults:
     written.trial(0.5, 0.1, state="ERROR", error=ERROR)
     written.trial(0.8, 0.6, state="STOPPED")
     return written.load()
-
-
-@pytest.mark.parametrize("state", FAILED)
-def test_a_trial_that_failed_is_not_the_best(tmp_path: Path, state: str) -> None:
-    written = Writer(tmp_path)
-    written.trial(0.4)
-    written.trial(0.1, state=state, error=ERROR)
-    found = written.load()
-    assert found.best.id == "00000"
-    assert found.best_config == {"lr": 1.0}
-    assert [trial.id for trial in found.top(5)] == ["00000"]
-    assert [trial.id for trial in found.pareto()] == ["00000"]
-    assert found.trial("best").id == "00000"
-    assert found.ahead is not None
-    assert (found.ahead.id, found.ahead.state, found.ahead.value) == ("00001", state, 0.1)
 
 
 def test_where_all_have_failed_there_is_no_best_and_the_error_names_the_one_to_look_at(tmp_path: Path) -> None:

@@ -250,25 +250,6 @@ def test_a_trial_that_has_ended_keeps_nobody_waiting(told: bool) -> None:
     assert population.chosen() is population.trials[0]
 
 
-def test_turns_are_fair_over_a_whole_sweep() -> None:
-    population = Population(5, cpus=4)
-    at = dict.fromkeys(range(5), 0)
-    running: list[int] = []
-    for trial in population.trials:
-        trial.status = Trial.PENDING
-    for _ in range(400):
-        while len(running) < 2 and (chosen := population.chosen()) is not None:
-            chosen.status = Trial.RUNNING
-            running.append(population.trials.index(chosen))
-        index = running.pop(0)
-        at[index] += 1
-        if population.report(index, at[index], random.Random(at[index]).random()) == PAUSE:
-            population.trials[index].status = Trial.PAUSED
-        else:
-            running.append(index)
-        assert max(at.values()) - min(at.values()) <= 2 * 2
-
-
 # --- what is mutated, and how ---------------------------------------------------------------------------
 
 

@@ -92,6 +92,7 @@ def test_what_changed_comes_into_the_driver_s_own_objects(here: Side) -> None:
     run.array[0] = run.table[0] = run.mask[0] = 1
     run.kept["a"].append(2)
     run.hparams["lr"] = 0.1
+    there.callbacks[0].later = {"module": run, "layer": run.layer, "own": run.own}
     torch.nn.init.ones_(there.callbacks[0].average.weight)
     run.eval()
     here.take(there)
@@ -103,6 +104,7 @@ def test_what_changed_comes_into_the_driver_s_own_objects(here: Side) -> None:
     assert model.hparams == {"lr": 0.1}
     assert not model.layer.training
     assert here.callbacks[0].own is model.own
+    assert here.callbacks[0].later == {"module": model, "layer": model.layer, "own": model.own}
     assert (here.callbacks[0].average.weight is average, average.sum()) == (True, 6)
 
 
