@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,9 @@ from tunelight.errors import StorageError
 from tunelight.messages import CheckpointInfo
 from tunelight.record import Lease, Record, RecordCallback, SweepState, apply, leased, write_sweep_file
 from tunelight.results import SweepResults
-from tunelight.sweep.queue import SweepSearch
+from tunelight.space import SearchSpace
+from tunelight.sweep.queue import ResumeState, SweepSearch
+from tunelight.sweep.replay import SchedulerReplay, SearcherReplay, replay
 
 ERROR = {"rank": 1, "node": "a", "type_name": "ValueError", "message": "no such lr", "traceback": "Traceback"}
 """A trial's error, as a record holds it."""
@@ -221,6 +223,28 @@ class Sweep:
 
     def states(self) -> list[str]:
         return [trial.state for trial in self.state.trials.values()]
+
+
+def replay_scheduler(lines: Sequence[Any], scheduler: Any) -> frozenset[str]:
+    """Replay lines of a record to a scheduler; return the trials that are paused at the end."""
+    told = SchedulerReplay(scheduler, list(applied(lines))[-1][1])
+    replay(applied(lines), told)
+    return told.end()
+
+
+def replay_searcher(lines: Sequence[Any], searcher: Any, space: SearchSpace, **more: Any) -> ResumeState:
+    """Replay lines of a record to a searcher; return what a search starts from."""
+    told = SearcherReplay(searcher, space, list(applied(lines))[-1][1], **more)
+    replay(applied(lines), told)
+    return told.end()
+
+
+def applied(lines: Sequence[Any]) -> Iterator[tuple[Any, SweepState]]:
+    """Yield lines of a record, each with what is known after it."""
+    state = SweepState()
+    for line in lines:
+        apply(state, line)
+        yield line, state
 
 
 class Writer:

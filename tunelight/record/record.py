@@ -221,6 +221,14 @@ def _replayed(stream: BinaryIO, source: Source | None) -> tuple[SweepState, int,
     return state, max((end for _, end in replay(state, stream, source)), default=begin), begin
 
 
+def replayed(folder: str | os.PathLike[str]) -> Iterator[tuple[dict[str, Any], SweepState]]:
+    """Yield the lines of a sweep's record, each with what is known after it. Raises: StorageError."""
+    with _reading(folder) as stream:
+        state = SweepState()
+        for line, _ in replay(state, stream, Source(stream, growing=True)):
+            yield line, state
+
+
 def replay(
     state: SweepState, stream: BinaryIO, source: Source | None = None, *, strict: bool = False
 ) -> Iterator[tuple[dict[str, Any], int]]:

@@ -28,7 +28,6 @@ from tunelight.record import (
     provenance,
     pull,
     reaching,
-    read_lines,
     read_record,
     read_sweep_file,
     repair,
@@ -50,11 +49,10 @@ _SAME: Final = ("require", "metric", "mode", *CODE, "args", "trainer_args", "dat
 
 @dataclass(frozen=True)
 class SavedSweep:
-    """What a sweep's folder holds: ``sweep.yaml``, and the record as lines and as state."""
+    """What a sweep's folder holds: ``sweep.yaml``, and what its record says."""
 
     folder: Path
     sweep_file: Mapping[str, Any]
-    lines: Sequence[Mapping[str, Any]]
     state: SweepState
     lease: Lease | None = None
     """The driver's lock of the folder."""
@@ -101,9 +99,11 @@ class SavedSweep:
         """Return the baselines without a trial. Raises: SettingsError if new ones exceed the number of trials."""
         from tunelight.searchers.choose import count_trials  # imports Ray Tune
 
-        made_again = ("repeats", "branch")  # with a configuration of another trial
-        lines = [line for line in self.lines if line["kind"] == "trial"]
-        tried = [line["config"] for line in lines if all(line.get(name) is None for name in made_again)]
+        tried = [
+            trial.config_at(0)
+            for trial in self.state.trials.values()
+            if trial.repeats is None and trial.branch is None  # with a configuration of another trial
+        ]
         made, known = len(tried), self.baselines(space)
         found, new = [], 0
         for config in (space.filled(config) for config in settings.baselines):
@@ -239,8 +239,7 @@ def open_saved_sweep(settings: Settings) -> Iterator[SavedSweep | None]:
             pull(folder)
         if settings.resume == "force" and (done := repair(folder)):
             warnings.warn(f"{folder}: {done}.", stacklevel=3)
-        lines = read_lines(folder)
-        yield SavedSweep(folder, read_sweep_file(folder), lines, read_record(folder), lease)
+        yield SavedSweep(folder, read_sweep_file(folder), read_record(folder, lazy=True), lease)
 
 
 def sweep_file_of(

@@ -12,14 +12,13 @@ import pytest
 from optuna.trial import TrialState
 
 import tunelight as tl
-from tests.kit.recording import Sweep, Tune, queued
+from tests.kit.recording import Sweep, Tune, queued, replay_searcher
 from tunelight.errors import SettingsError
 from tunelight.extras.optuna import KINDS, OptunaSearcher
 from tunelight.extras.optuna_versions import constraints_of
 from tunelight.record import read_lines
 from tunelight.space import SearchSpace
 from tunelight.space.kinds import kind_of
-from tunelight.sweep.replay import replay_searcher
 
 SPACE = SearchSpace({"lr": tl.loguniform(1e-4, 1.0), "net": {"width": tl.randint(8, 65), "act": tl.choice(["a", "b"])}})
 FLAT = SearchSpace({"x": tl.uniform(0, 1), "y": tl.uniform(0, 1)})

@@ -327,7 +327,7 @@ def test_every_sampler_that_learns_takes_a_warm_start(tmp_path, kind):
 
 def test_a_sweep_may_be_resumed_under_another_searcher_but_not_with_other_metrics(tmp_path):
     told = {"metric": ["loss", "acc"], "mode": ["min", "max"]}
-    past = SavedSweep(tmp_path, told, (), Sweep(tmp_path).state)
+    past = SavedSweep(tmp_path, told, Sweep(tmp_path).state)
     assert past._differences({**told, "searcher": "tpe"}) == []
     assert past._differences({**told, "metric": "loss"}) == ["metric was ['loss', 'acc'] and is 'loss'"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.recording import queued
+from tests.kit.recording import queued, replay_scheduler, replay_searcher
 from tests.kit.recording import written_checkpoint as written
 from tests.unit.sweep.test_replay import Noting
 from tests.unit.sweep.test_steering import Driver
@@ -18,7 +18,6 @@ from tunelight.record import Branch, read_lines, read_record
 from tunelight.schedulers import ASHA
 from tunelight.searchers import RandomSearcher
 from tunelight.sweep.queue import ResumeState
-from tunelight.sweep.replay import replay_scheduler, replay_searcher
 
 added: list[Any] = []
 """The trials that Tune's controller was given."""

@@ -14,7 +14,7 @@ from tests.kit.recording import Sweep
 from tunelight.errors import SettingsError, SweepFailedError, WorkerFailedError
 from tunelight.messages import WorkerError
 from tunelight.policies import FirstTrials, signature
-from tunelight.record import read_lines, read_record
+from tunelight.record import read_record
 from tunelight.sweep.past import SavedSweep
 from tunelight.sweep.run import FailFast
 from tunelight.sweep.steering import SweepControl
@@ -178,7 +178,7 @@ def test_what_trials_reported_before_the_sweep_went_on_counts(sweep: Watched) ->
 
 
 def past(folder: Path) -> SavedSweep:
-    return SavedSweep(folder, {}, read_lines(folder), read_record(folder))
+    return SavedSweep(folder, {}, read_record(folder))
 
 
 @pytest.mark.parametrize(("ended", "again"), [("gave up", 4), (None, 1)])
@@ -199,9 +199,9 @@ def test_what_was_wrong_may_be_mended_in_a_sweep_that_gave_up(sweep: Watched) ->
     now = {**told, "metric": "loss", "code": {"train": "2"}}
     sweep.callback.close("gave up")
     state = read_record(sweep.folder)
-    assert SavedSweep(sweep.folder, told, (), state)._differences(now) == []
+    assert SavedSweep(sweep.folder, told, state)._differences(now) == []
     state.ended = "interrupted"
-    assert len(SavedSweep(sweep.folder, told, (), state)._differences(now)) == 2
+    assert len(SavedSweep(sweep.folder, told, state)._differences(now)) == 2
 
 
 @pytest.mark.parametrize("count", [-1, True, 2.5])

@@ -19,7 +19,7 @@ from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 import tunelight as tl
-from tests.kit.recording import Sweep, Tune, queued, written_checkpoint
+from tests.kit.recording import Sweep, Tune, queued, replay_scheduler, replay_searcher, written_checkpoint
 from tunelight.compat.ray import stub_trial
 from tunelight.messages import RESULT_KEY
 from tunelight.record import RecordCallback, read_lines, read_record, repair
@@ -28,7 +28,6 @@ from tunelight.schedulers.base import GangScheduler, adapted
 from tunelight.searchers import RandomSearcher, TrackingSearcher
 from tunelight.space import SearchSpace
 from tunelight.sweep.queue import ResumeState, created_at_least
-from tunelight.sweep.replay import replay_scheduler, replay_searcher
 
 LR = SearchSpace({"lr": tl.uniform(0, 1)})
 

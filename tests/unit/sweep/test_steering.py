@@ -172,7 +172,7 @@ def test_what_was_set_holds_for_a_script_that_starts_its_sweep_again_until_it_sa
     for arguments in changes:
         assert driver.told("set", **arguments)[0]
     assert driver.told("enqueue", config={"model.lr": 0.5})[0]
-    past = SavedSweep(tmp_path, driver.file, (), driver.sweep.state)
+    past = SavedSweep(tmp_path, driver.file, driver.sweep.state)
     script = Settings(train=print, metric="loss", num_samples=4, baselines=({"model": {"lr": 0.1}},))
     found = past.steered(script)
     assert (found.num_samples, found.max_concurrent) == (8, 3)
@@ -186,7 +186,7 @@ def test_what_was_set_holds_for_a_script_that_starts_its_sweep_again_until_it_sa
     assert (other.num_samples, other.max_concurrent) == (20, 3)
     assert past.still_steered(other).keys() == {"max_concurrent", "enqueued"}
     assert driver.told("enqueue", config={"model.lr": 0.1})[0]  # as a baseline, which is tried twice then
-    past = SavedSweep(tmp_path, driver.file, (), driver.sweep.state)
+    past = SavedSweep(tmp_path, driver.file, driver.sweep.state)
     assert past.steered(script).baselines.count({"model": {"lr": 0.1}}) == 2
 
 
