@@ -30,6 +30,7 @@ from tunelight.record import (
     reaching,
     read_record,
     read_sweep_file,
+    record_of,
     repair,
     sweep_folder,
     to_json_types,
@@ -140,13 +141,18 @@ class SavedSweep:
         ]
 
     def settle(self, searcher: Any) -> None:
-        """Close the record and the study of a sweep whose driver died after its last trial had ended."""
+        """Close the record and the study of a sweep whose driver died after its last trial had ended.
+
+        Raises: StorageError.
+        """
         from tunelight.record import RecordCallback  # imports Ray Tune
         from tunelight.searchers import TrackingSearcher
 
         if self.state.ended is None:
             sweep_file = {key: value for key, value in self.state.sweep.items() if key not in ("name", "format")}
             RecordCallback(self.folder, **sweep_file).close()
+        with reaching(self.folder), record_of(self.folder).open("ab") as stream:
+            stores.sync_file(stream.fileno())  # the driver that wrote it may have been killed before it could
         if isinstance(searcher, TrackingSearcher):
             searcher.close({})
 

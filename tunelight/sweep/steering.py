@@ -266,10 +266,10 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
     def _copied(self, parent: TrialState) -> CheckpointInfo:
         """Copy a trial's newest checkpoint into the folder of the next trial. Raises: SettingsError."""
         folder = self._record.folder
+        info, copy = None, folder / f"trial_{self._search.next_id}"
         try:
-            info = copy_from_trial(
-                folder / parent.folder, folder / f"trial_{self._search.next_id}", None, parent.number
-            )
+            if parent.number:  # a report that is not recorded yet may never be
+                info = copy_from_trial(folder / parent.folder, copy, None, parent.number)
         except (OSError, CheckpointError) as error:
             raise SettingsError(f"Trial {parent.id} cannot be branched now: {type(error).__name__}: {error}") from error
         if info is None:
