@@ -81,12 +81,12 @@ class Book(RecordCallback):
         super().__init__("digits", clock=clock or Clock(), **{"metric": "loss", "mode": "min", **told})
 
     def _open(self, clock: Any) -> Any:
-        return SimpleNamespace(
-            append=lambda kind, **fields: {"kind": kind, "time": clock(), **fields},
-            close=lambda: None,
-            state=SweepState(),
-            source=None,
-        )
+        state = SweepState()
+
+        def append(kind: str, **fields: Any) -> None:
+            apply(state, {"kind": kind, "time": clock(), **fields})
+
+        return SimpleNamespace(append=append, close=lambda: None, state=state, source=None)
 
 
 def queued(searcher: Any, num_samples: int, *given: Any, book: Any = None, **more: Any) -> SweepSearch:

@@ -47,13 +47,13 @@ class Record:
         self.failed: OSError | None = None
         """The first write error, if there was one."""
         self.state = SweepState()
-        """What the record said when it was opened."""
+        """What the record says, with :meth:`open`."""
         self.source: Source | None = None
         """Where the reports of ``state`` stay, and those that are appended; None without :meth:`open`."""
         self._clock = clock
         self._synced = -math.inf
         self._file: int | None = None
-        self._size = 0
+        self._size, self._alone = 0, True  # whether no other driver has written into it
         self._pending = b""
 
     @classmethod
@@ -86,7 +86,10 @@ class Record:
         if kind in ("end", "command") or (fields.get("state") in TERMINAL and now - self._synced >= _SYNC_S):
             self._sync()
             self._synced = now
-        return loaded(body)
+        read = loaded(body)
+        if self.source is not None:
+            apply(self.state, read, self.source)
+        return read
 
     def _write(self) -> bool:
         """Write what is pending, a line with one system call; return whether nothing is left."""
@@ -95,8 +98,10 @@ class Record:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             while self._pending:
-                self._pending = self._pending[os.write(self._file, self._pending) :]
+                count = os.write(self._file, self._pending)
+                self._pending, known = self._pending[count:], self._size + count
                 self._size = os.lseek(self._file, 0, os.SEEK_CUR)
+                self._alone &= self._size == known
         except OSError as error:
             self.complain(error)
         return not self._pending
@@ -126,7 +131,8 @@ class Record:
         """
         written_at_last(self._write, self.path)
         self._sync()
-        if self.source is not None and self._file is not None and not self._pending and self._size >= _LONG:
+        whole = self._alone and not self._pending and self._file is not None
+        if self.source is not None and whole and self._size >= _LONG:
             keep(self.state, self.source, self._size)
         if self._file is not None:
             file, self._file = self._file, None

@@ -18,7 +18,7 @@ from tunelight.record.lease import Lease
 from tunelight.record.outcomes import ERROR, FINISHED, PAUSED, PENDING, RUNNING, STOPPED, TERMINAL
 from tunelight.record.record import FORMAT, Record
 from tunelight.record.snapshot import fold
-from tunelight.record.state import Branch, TrialState, apply
+from tunelight.record.state import Branch, TrialState
 from tunelight.stores.masking import masked, masked_error
 
 _OWN_KEYS: Final = frozenset(
@@ -129,8 +129,7 @@ class RecordCallback(Callback):
     def _write(self, kind: str, **fields: Any) -> None:
         if self._lease is not None:
             self._lease.check()
-        line = self.record.append(kind, **fields)
-        apply(self.state, line, self.record.source)
+        self.record.append(kind, **fields)
 
     def note(self, text: str, trial: str | None = None) -> None:
         """Put a remark for the person who runs the sweep into the record."""

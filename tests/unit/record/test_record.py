@@ -83,7 +83,7 @@ def test_a_corrupt_last_line_is_dropped_as_torn_and_one_in_the_middle_named(swee
 
 
 def test_an_unknown_kind_of_a_later_version_changes_nothing_and_a_line_that_does_not_fit_is_named(tmp_path):
-    record = Record.open(tmp_path)
+    record = Record(tmp_path)
     record.append("resize", trial="00000", workers=3)
     assert read_record(tmp_path).trials == {}
     record.append("state", trial="nobody", state="RUNNING")

@@ -204,6 +204,7 @@ def test_a_driver_keeps_of_each_trial_its_last_report_and_of_one_that_has_ended_
     with sweep.callback.record.path.open("ab") as stream:  # as another driver's last line
         stream.write(sealed(b'{"kind":"note","time":1.0,"trial":null,"text":"late"}'))
     sweep.report(other, 2, 0.5)
+    assert not sweep.callback.record._alone
     assert [report["loss"] for report in sweep.state.trials["00001"].history] == [1.0, 0.5]
     sweep.end_by_itself(first)
     assert state.folded is None
