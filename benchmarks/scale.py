@@ -1,9 +1,11 @@
-"""Measure what a record of 10,000 trials costs its readers: the commands ls, best and show, and SweepResults.load().
+"""Measure what 10,000 trials cost a driver's memory, and the readers of their record: ls, best, show, report, load().
 
 The record is written as Tune's callbacks would have it (no training, no Ray): 10,000 trials of 31 reports each, 350,002
 lines. Each reader is a new process, imports included: first without a snapshot beside the record, then with one, and
 then after 1,000 further reports. Beside them Optuna loads a study of these trials, and its best one, from its journal
-and from SQLite. The exit status is 1 where a reader that finds a snapshot takes more than 1 s or 200 MB.
+and from SQLite. What a driver keeps is measured without Tune's trials (benchmarks/leak.py has these, too). The status
+is 1 where a reader that finds a snapshot takes more than 1 s or 200 MB, the report more than 8 s or its file 4 MB, and
+where a driver keeps more than 60 bytes for each report.
 
     python benchmarks/scale.py          # about 3 minutes on 2 cores
     python benchmarks/scale.py --short  # 200 trials of 9 reports: does it still run? Judges nothing.
@@ -12,6 +14,7 @@ and from SQLite. The exit status is 1 where a reader that finds a snapshot takes
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 import subprocess
 import sys
@@ -26,9 +29,15 @@ from tunelight.record import Record
 from tunelight.results import SweepResults
 
 LIMIT_S, LIMIT_MB = 1.0, 200.0
+REPORT_S, REPORT_MB, REPORT_BYTES = 8.0, 4.0, 60.0
 MORE = 1000
 """Reports that come after the last look."""
 _LOAD = "import sys; import tunelight as tl; tl.SweepResults.load(sys.argv[1]).best"
+_KEPT = (
+    "import gc, psutil, sys; from pathlib import Path; from scale import Recorded; "
+    "driver = Recorded(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])); now = psutil.Process().memory_info; "
+    "gc.collect(); before = now().rss; driver.run(); gc.collect(); print(now().rss - before)"
+)
 _PEER = (
     "import sys, optuna; optuna.logging.set_verbosity(optuna.logging.ERROR); where = sys.argv[1]; "
     "from optuna.storages import JournalStorage as Storage; from optuna.storages.journal import JournalFileBackend; "
@@ -64,6 +73,13 @@ def timed(words: list[str]) -> tuple[float, float, float]:
     if status:
         raise RuntimeError(f"{' '.join(words)} failed: {run.stderr}")
     return wall, cpu, peak
+
+
+def kept(folder: Path, trials: int, reports: int) -> float:
+    """Return the bytes that a driver has more at the end of a sweep, which runs in a process of its own."""
+    folder.mkdir()
+    words = [sys.executable, "-c", _KEPT, str(folder), str(trials), str(reports)]
+    return float(subprocess.run(words, check=True, capture_output=True, text=True, cwd=Path(__file__).parent).stdout)
 
 
 def peers(folder: Path, scratch: Path) -> dict[str, list[str]]:
@@ -122,6 +138,7 @@ def main() -> int:
             "best": [*command, "best", str(folder)],
             "show": [*command, "show", str(folder)],
             "SweepResults.load().best": [sys.executable, "-c", _LOAD, str(folder)],
+            "report": [*command, "report", str(folder), "--out", f"{scratch}/report.html"],
         }
         found: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
         for number in range(args.repeats):
@@ -134,6 +151,8 @@ def main() -> int:
         grow(folder, trials)
         for name, words in readers.items():
             found[name, "grown"] = [timed(words) for _ in range(args.repeats)]
+        html = Path(scratch, "report.html").stat().st_size
+        few, many = (kept(Path(scratch, f"kept-{one}"), trials // 5, one) for one in (3, reports))
         with said("writing studies"):
             others = peers(folder, Path(scratch))
         for name, words in others.items():
@@ -146,19 +165,25 @@ def main() -> int:
         for (name, how), (wall, cpu, peak) in sorted(middle.items(), key=lambda one: (one[0][1] == "then", one[0][1]))
     ]
     print(table(["reader", "", "wall", "processor", "memory"], rows) + "\n")
-    kept = []
+    met = []
     of = f"a record of {trials:,} trials"
     for name in readers:
         wall, _, peak = middle[name, "then"]
         times = spread(run[0] for run in found[name, "then"])
-        kept.append(headline(f"{of}: {name}, time", wall, "s", of=times, most=LIMIT_S))
-        kept.append(headline(f"{of}: {name}, memory", peak, "MB", most=LIMIT_MB, digits=0))
-        kept.append(headline(f"{of}: {name} without a snapshot, processor time", middle[name, "first"][1], "s"))
+        most = (REPORT_S, math.nan) if name == "report" else (LIMIT_S, LIMIT_MB)
+        met.append(headline(f"{of}: {name}, time", wall, "s", of=times, most=most[0]))
+        met.append(headline(f"{of}: {name}, memory", peak, "MB", most=most[1], digits=0))
+        met.append(headline(f"{of}: {name} without a snapshot, processor time", middle[name, "first"][1], "s"))
+    met.append(headline(f"{of}: the report's file", html / 1e6, "MB", most=REPORT_MB))
+    of_reports = (many - few) / (trials // 5) / (reports - 3)
+    met.append(headline("a driver's memory for each report", of_reports, "bytes", most=REPORT_BYTES, digits=0))
+    of_trials = few / (trials // 5) - 3 * of_reports
+    met.append(headline("a driver's memory for each trial, without Tune's", of_trials / 1e3, "KB"))
     own = middle["SweepResults.load().best", "then"]
     for name in others:
         wall, cpu, peak = middle[name, "then"]
-        kept.append(headline(f"{of}: SweepResults.load().best / {name}, processor time", own[1] / cpu, "x", digits=3))
-    return 0 if args.short or all(kept) else 1
+        met.append(headline(f"{of}: SweepResults.load().best / {name}, processor time", own[1] / cpu, "x", digits=3))
+    return 0 if args.short or all(met) else 1
 
 
 if __name__ == "__main__":

@@ -208,10 +208,10 @@ class TrialResult:
         found, best = self._kept, self.metrics.get("training_iteration")
         if found is None or best is None:
             return None
-        number, value = _age(found[1])[0], storage.metric_value(found[1], "value")
-        if value == self.value or (value is None and number == best):
+        (number, between), value = _age(found[1]), storage.metric_value(found[1], "value")
+        if value == self.value or (value is None and (number, between) == (best, 0)):
             return None  # one of that report with another value is of a training that was repeated
-        reached = "" if value is None else f" ({self._metric}={value:.6g})"
+        reached = " and the steps after it" if between else "" if value is None else f" ({self._metric}={value:.6g})"
         warnings.warn(
             f"The best report of trial {self.id}, number {best} ({self._metric}={self.value:.6g}), has no checkpoint. "
             f"{found[0].name} is that of report {number}{reached}.",

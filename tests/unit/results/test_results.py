@@ -293,6 +293,8 @@ def test_one_with_which_the_trial_left_in_the_midst_of_an_epoch_counts_as_old_as
     trial = written.trial(0.5, 0.2)
     left = on_disk(written, trial, 1, None, between=20)
     assert written.load().trials[0].checkpoint == left
+    with pytest.warns(UserWarning, match="of report 1 and the steps after it"):
+        assert written.load().trials[0].of_another_report() == 1
     last = on_disk(written, trial, 2, None)
     assert written.load().trials[0].checkpoint == last  # although the record knows neither
     best = on_disk(written, trial, 1, 0.5)

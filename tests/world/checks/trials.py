@@ -209,7 +209,8 @@ def best(ended: Ended) -> Iterator[str]:
         yield f"the best loss is {least}, and results.best says {found.metrics['loss']}"
     elif found.checkpoint is not None and found.checkpoint.name[:13] == files.file_name(least[2])[:13]:
         again = ended.may_go_back(ended.trials[least[1]])  # and made that report once more, by another training
-        if saved_in(found.checkpoint)["state"] != losses[least]["state"] and not again:
+        between = ".step-" in found.checkpoint.name  # of a trial that left in the midst of the next epoch
+        if saved_in(found.checkpoint)["state"] != losses[least]["state"] and not (again or between):
             yield f"the checkpoint {found.checkpoint.name} of the best trial is another training than its report"
     elif not ended.stopped and not ended.storage_failed and "checkpoints" not in ended.world.settings:
         yield f"the best trial {found.id} has the checkpoint {found.checkpoint}, not that of report {least[2]}"
