@@ -76,7 +76,7 @@ class Source:
         self.place = 0
         """Where the line begins that is applied."""
         self.written = math.inf
-        """Up to where it is on disk: what its writer has beyond that is read from nowhere."""
+        """Up to where its lines are in the file: those that its writer has beyond that may not be, or in part."""
         self._file = os.dup(stream.fileno())
         self.growing = growing
         """Whether a driver writes it, which keeps each trial's last report alone."""

@@ -67,6 +67,7 @@ class Record:
             with record.path.open("a+b") as stream:
                 record.source = Source(stream, growing=True)
                 record.state, record._size, _ = _replayed(stream, record.source)
+                record.source.written = record._size
                 stream.truncate(record._size)
         except StorageError:
             raise
@@ -82,7 +83,9 @@ class Record:
         self._pending += line
         self._write()
         if self.source is not None:
-            self.source.place, self.source.written = self._size + len(self._pending) - len(line), self._size
+            self.source.place = self._size + len(self._pending) - len(line)
+            if not self._pending:
+                self.source.written = self._size
         if kind in ("end", "command") or (fields.get("state") in TERMINAL and now - self._synced >= _SYNC_S):
             self._sync()
             self._synced = now

@@ -186,6 +186,7 @@ def test_failing_writes_are_said_once_and_go_on_later_where_they_broke_off(sweep
     assert len([entry for entry in caplog.records if "No space left" in entry.message]) == 1
     assert sweep.state.best.value == 0.4
     assert read_record(sweep.folder).trials["00000"].history == []
+    assert [report["loss"] for report in sweep.state.trials["00000"].history] == [0.5, 0.4]
     budget[0] = 10**9
     sweep.report(trial, 3, 0.3)
     assert read_record(sweep.folder) == sweep.state
