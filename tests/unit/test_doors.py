@@ -41,7 +41,7 @@ VAGUE = frozenset({"told", "said", "there", "one", "own"})
 """No local name or parameter: each of them fits any value."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 47_104, "tests": 43_119, "benchmarks": 9_000}
+MOST_LINES = {"tunelight": 47_104, "tests": 43_137, "benchmarks": 9_000}
 MOST_FILES = 204
 MOST_CORE_LINES = 29_064
 """As many as there are: what is added takes as much away."""

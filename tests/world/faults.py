@@ -80,6 +80,15 @@ def crash_process(world: Any, rng: random.Random) -> str | None:
     return f"kill {process} before its change {process.dies_in}"
 
 
+def sleep_process(world: Any, rng: random.Random) -> str | None:
+    """Stop a process right before one of its next changes on a disk or in a store."""
+    if (process := _pick(world, rng, rng.choice(["worker", "head", "driver"]))) is None:
+        return None
+    count, seconds = rng.randrange(1, 20), rng.choice([3.0, 20.0, 60.0])
+    process.stops_in = count, seconds
+    return f"stop {process} before its change {count} for {seconds} s"
+
+
 def stop_process(world: Any, rng: random.Random) -> str | None:
     if (process := _pick(world, rng, rng.choice(["worker", "head", "driver"]))) is None:
         return None
@@ -253,7 +262,7 @@ FAULTS: dict[str, Fault] = {
     for one in (
         kill_process, crash_process, stop_process, end_driver, second_driver, lose_node, drain_node,
         lose_cluster, add_node, slow_messages, cut_node, jump_clock, fill_disk, forget_answers, refuse_requests,
-        lose_answers, slow_store, break_training, slow_rank, command,
+        lose_answers, slow_store, break_training, slow_rank, command, sleep_process,
     )
 }  # fmt: skip
 OF_STORES = {refuse_requests.__name__, lose_answers.__name__, slow_store.__name__}

@@ -63,6 +63,8 @@ class Process:
         """What it does at a signal."""
         self.dies_in: int | None = None
         """At which of its next changes on a disk it is killed."""
+        self.stops_in: tuple[int, float] | None = None
+        """At which it is stopped, and for how long."""
         self._ready: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:
@@ -83,6 +85,13 @@ class Process:
         """Be about to change something on a disk, or in a store."""
         if not self.alive:
             raise Killed  # on its way out of what it did
+        if self.stops_in is not None:
+            count, seconds = self.stops_in
+            self.stops_in = (count - 1, seconds) if count > 1 else None
+            if count <= 1:
+                self.stop()
+                self.kernel.after(seconds, self.go_on)
+                self.kernel.sleep(0)
         if self.dies_in is not None:
             self.dies_in -= 1
             if self.dies_in <= 0:
