@@ -18,7 +18,7 @@ from tunelight.errors import CommandError, StorageError
 from tunelight.record import find_sweep
 from tunelight.record.lease import COMMANDS_FILE, RECORD_FILE, Owner, driver_of, is_driven_here, record_of, why
 from tunelight.record.lines import Source
-from tunelight.record.record import read_lines, replay
+from tunelight.record.record import read_record, replay
 from tunelight.record.remote import refresh
 from tunelight.record.snapshot import restored
 from tunelight.record.state import SweepState
@@ -61,7 +61,7 @@ class RecordFollower:
         self._beginning = b""
         self._lock = threading.Lock()
         if not self._path.exists():
-            read_lines(self.folder)  # brings it here from a store, or says what is wrong
+            read_record(self.folder, lazy=True)  # brings it here from a store, or says what is wrong
 
     def look(self, limit: int | None = None) -> list[dict[str, Any]]:
         """Apply the lines that were written since the last call, and return them.

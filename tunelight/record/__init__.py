@@ -51,7 +51,7 @@ from tunelight.record.outcomes import (
     VERBS,
     Outcome,
 )
-from tunelight.record.record import Record, read_lines, read_record, repair
+from tunelight.record.record import Record, read_record, repair
 from tunelight.record.remote import has_record, mirrored, pull, reaching
 from tunelight.record.repeated import (
     Standing,

@@ -190,21 +190,14 @@ def _reading(folder: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         ) from error
 
 
-def read_lines(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Return the lines of a sweep's record, without an incomplete last one (the driver died while writing it).
-
-    Raises: StorageError when there is no record, a line before the last is corrupt (naming it), or a later
-        version of tunelight wrote it.
-    """
-    with _reading(folder) as stream:
-        return [line for line, *_ in _scan(stream)]
-
-
 def read_record(folder: str | os.PathLike[str], *, lazy: bool = False) -> SweepState:
-    """Replay the record of a sweep. Raises: StorageError, see :func:`read_lines`.
+    """Replay the record of a sweep, without an incomplete last line (the driver died while writing it).
 
     ``lazy``, of a long record: the reports stay in its file until a history is asked for them, and what else it says is
     kept in a snapshot beside it, from which the next reader begins.
+
+    Raises: StorageError when there is no record, a line before the last is corrupt (naming it), or a later
+        version of tunelight wrote it.
     """
     with _reading(folder) as stream:
         source = Source(stream) if lazy and os.fstat(stream.fileno()).st_size >= _LONG else None
@@ -234,7 +227,7 @@ def replay(
 ) -> Iterator[tuple[dict[str, Any], int]]:
     """Apply the lines of a record from where its file is read, and yield each and its end; reports stay in a source.
 
-    Raises: StorageError, see :func:`read_lines`; OSError.
+    Raises: StorageError, see :func:`read_record`; OSError.
     """
     for line, begin, end in _scan(stream, strict=strict):
         try:
