@@ -191,7 +191,7 @@ def ask(
 
     Args:
         follower: of the sweep's record.
-        do: what to do; see :class:`Command`.
+        do: what to do; see :class:`tunelight.record.recorder.Command`.
         trial: the id of the trial that it is for.
         over: tells whether to wait no longer.
         limit_s: how long to wait, in seconds.

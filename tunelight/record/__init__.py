@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tunelight.record.commands import Command, CommandReader
 from tunelight.record.folder import (
     Found,
     create_sweep_folder,

@@ -22,13 +22,12 @@ from tunelight.record import (
     STOPPED_BY_COMMAND,
     TERMINAL,
     Branch,
-    Command,
-    CommandReader,
     RecordCallback,
     TrialState,
     driver_of,
     write_sweep_file,
 )
+from tunelight.record.recorder import Command, CommandReader
 from tunelight.schedulers.base import GangScheduler
 from tunelight.schedulers.wrapper import SweepScheduler
 from tunelight.settings import check_setting
