@@ -41,9 +41,9 @@ VAGUE = frozenset({"told", "said", "there", "one", "own"})
 """No local name or parameter: each of them fits any value."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 47_031, "tests": 43_125, "benchmarks": 8_975}
+MOST_LINES = {"tunelight": 46_989, "tests": 43_125, "benchmarks": 8_975}
 MOST_FILES = 201
-MOST_CORE_LINES = 29_020
+MOST_CORE_LINES = 28_978
 """As many as there are: what is added takes as much away."""
 FRONT = frozenset({"cli", "__main__"})
 """The commands: neither core, nor extras."""

@@ -184,9 +184,10 @@ def _reading(folder: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     except StorageError:  # which says what is wrong with it
         raise
     except OSError as error:
+        names = ", ".join(sorted(found.parent.name for found in Path(folder).glob(f"*/{RECORD_FILE}")))
         raise StorageError(
             f"{shown(folder)} holds no sweep that can be read ({RECORD_FILE}: {why(error)}). Give the folder of "
-            f"one sweep, storage/name.{_sweeps_inside(Path(folder))}"
+            f"one sweep, storage/name.{names and f' Sweeps in it: {names}.'}"
         ) from error
 
 
@@ -238,11 +239,6 @@ def replay(
             where = _place(stream, begin)
             raise StorageError(f"{where}: it does not fit the lines before it ({error!r}). {_HOW_TO_FORCE}") from error
         yield line, end
-
-
-def _sweeps_inside(folder: Path) -> str:
-    names = sorted(found.parent.name for found in folder.glob(f"*/{RECORD_FILE}"))
-    return f" Sweeps in it: {', '.join(names)}." if names else ""
 
 
 # --- Repair: keep all lines that are intact and fit each other -------------------------------------

@@ -173,10 +173,12 @@ class RecordCallback(Callback):
     ) -> TrialState:
         """Record a new trial of Tune's, before Tune has it: what its searcher suggested, or what kind it is besides."""
         root = trial.trial_id if branch is None else branch.root
+        last = next(reversed(self.state.trials.values()), None)
+        after = 0 if last is None else last.index + 1
         self._write(
             "trial",
             trial=trial.trial_id,
-            index=self._index_of(trial.trial_id),
+            index=int(trial.trial_id) if trial.trial_id.isdecimal() else after,  # lines of trials before may be lost
             config=trial.config,
             seed=self._seed_of(root) if self._seed_of else None,
             baseline=baseline,
@@ -185,11 +187,6 @@ class RecordCallback(Callback):
             **({} if branch is None else {"branch": asdict(branch)}),
         )
         return self.state.trials[trial.trial_id]
-
-    def _index_of(self, trial_id: str) -> int:
-        """Return a new trial's number: its id in a sweep. Lines of trials before it may be lost."""
-        last = next(reversed(self.state.trials.values()), None)
-        return int(trial_id) if trial_id.isdecimal() else 0 if last is None else last.index + 1
 
     def _relative(self, path: str) -> str | None:
         """Return a path relative to the sweep's folder; None for one that is not inside it, which no reader takes."""
