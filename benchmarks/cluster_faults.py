@@ -247,12 +247,11 @@ class Bench:
         """Return what the record says of each trial: configuration, state, reports' numbers and losses."""
         import tunelight as tl
         from tunelight import stores
-        from tunelight.record import read_lines
+        from tunelight.record.record import replayed
 
         trials = tl.SweepResults.load(f"{self._storage}/{name}").trials
-        lines = read_lines(stores.working(self._storage) / name)
         numbers: dict[str, list[int]] = {trial.id: [] for trial in trials}
-        for line in lines:
+        for line, _ in replayed(stores.working(self._storage) / name):
             if line["kind"] == "report":
                 numbers[line["trial"]].append(line["training_iteration"])
         wanted = list(range(1, self._reports + 1))

@@ -39,7 +39,8 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from tests.world import Costs, Curve, Simulation, simulate
-from tunelight.record import PAUSED, RUNNING, TERMINAL, SweepState, TrialState, apply, read_lines, read_record
+from tunelight.record import PAUSED, RUNNING, TERMINAL, SweepState, TrialState, apply, read_record
+from tunelight.record.record import replayed
 
 LIMIT = 0.10
 SLOTS = 2
@@ -194,7 +195,7 @@ def epochs_by_width(trials: Sequence[TrialState]) -> dict[int, float]:
 
 def lines_of(live: Live, kind: str) -> Iterator[dict[str, Any]]:
     """Yield the record's lines of one kind."""
-    return (line for line in read_lines(live.sweep_folder) if line["kind"] == kind)
+    return (line for line, _ in replayed(live.sweep_folder) if line["kind"] == kind)
 
 
 def states(live: Live, wanted: Any) -> dict[str, float]:
@@ -249,7 +250,7 @@ def simulation_of(live: Live, state: SweepState, measured: Measured) -> Simulati
 def same_decisions(live: Live) -> tuple[int, int]:
     """Tell a new scheduler the reports in their live order; return how often it decides alike, and of how many."""
     scheduler = live.make_scheduler()
-    lines = list(read_lines(live.sweep_folder))
+    lines = [line for line, _ in replayed(live.sweep_folder)]
     decisions = decided(lines)
     if isinstance(scheduler, str):
         return sum(one == TrialScheduler.CONTINUE for one in decisions), len(decisions)

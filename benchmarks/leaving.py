@@ -31,7 +31,7 @@ from leaving_sweep import EPOCHS, WAIT_S, run, steps, until
 from measure import PEERS, options
 
 import tunelight as tl
-from tunelight.record import read_lines
+from tunelight.record.record import replayed
 
 GRACE_S = 10.0
 
@@ -63,7 +63,7 @@ class Book:
 
 def training(folder: Path) -> int:
     """Return how often trials have begun to train."""
-    return sum(line["kind"] == "training" for line in read_lines(folder)) if (folder / "record.jsonl").exists() else 0
+    return sum(line["kind"] == "training" for line, _ in replayed(folder)) if (folder / "record.jsonl").exists() else 0
 
 
 def begun(driver: subprocess.Popen[bytes], folder: Path, before: int) -> bool:

@@ -135,7 +135,6 @@ EXTRAS: dict[str, Room] = {
     "extras.plan": Room("how long a sweep will take"),
     "extras.tuneup": Room("measured settings", names("extras.standalone")),
     "extras.attach": Room("a running sweep, followed and told by another process"),
-    "extras.watching": Room("`tunelight show --follow`", names("extras.attach")),
     "extras.check": Room("a sweep looked at before it runs", names("extras.reproduce")),
     "extras.upkeep": Room("sweeps deleted"),
     "extras.plain_tune": Room("trials on gangs for those who run Tune themselves"),
@@ -248,7 +247,6 @@ LIBRARIES: dict[str, Libraries] = {
         late=names(LIGHTNING, "jsonargparse"), why="a driver makes it, and only workers carry it out"
     ),
     "extras.check": Libraries(names("numpy"), late=names("ray"), why="it draws samples, and asks a cluster"),
-    "extras.watching": Libraries(names("rich"), why="it draws the table"),
     "extras.standalone": Libraries(
         names("numpy cloudpickle ray", LIGHTNING), late=names("IPython ray.tune"), why="it finds a Ray and forms gangs"
     ),

@@ -20,12 +20,12 @@ from ray.core.generated.autoscaler_pb2 import DrainNodeReason  # type: ignore[at
 from ray.tune import Callback
 
 import tunelight as tl
+from tests.kit.recording import read_lines
 from tests.kit.sweeps import run
 from tests.kit.training import Line, LineData, trainer
 from tests.kit.waiting import until
 from tunelight import stores
 from tunelight.compat.lightning import pl
-from tunelight.record import read_lines
 
 TOLD = ("MASTER_ADDR", "GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
 

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import tunelight as tl
 from tests.conftest import share_holdings
+from tests.kit.recording import read_lines
 from tests.kit.sweeps import run
 from tests.kit.training import note, notes, trainer
 from tunelight import messages
@@ -22,7 +23,6 @@ from tunelight.cli import app
 from tunelight.errors import DataError, ResourceError
 from tunelight.extras.digits import DigitsClassifier, load_digits
 from tunelight.messages import RESULT_KEY
-from tunelight.record import read_lines
 from tunelight.schedulers.base import GangScheduler
 
 # Ray Data's own, of each copy that it makes of its settings.

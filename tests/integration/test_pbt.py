@@ -10,11 +10,12 @@ import pytest
 import torch
 
 import tunelight as tl
+from tests.kit.recording import read_lines
 from tests.kit.sweeps import run
 from tests.kit.training import note, notes, trainer
 from tunelight.compat.lightning import Callback
 from tunelight.extras.digits import DigitsClassifier, DigitsData
-from tunelight.record import read_lines, read_record
+from tunelight.record import read_record
 
 RATES = (1e-2, 3e-3, 1e-3, 1e-6)
 """The last learns next to nothing, so that it is sure to be the worst."""

@@ -12,6 +12,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 import tunelight as tl
 from tests.integration.test_gang import spec
+from tests.kit.recording import read_lines
 from tests.kit.sweeps import run
 from tests.kit.training import Line, LineData, note, notes, trainer
 from tests.kit.waiting import until
@@ -19,7 +20,6 @@ from tunelight.cluster.connect import waits_for
 from tunelight.extras.digits import DigitsClassifier, DigitsData
 from tunelight.gang.gang import Gang
 from tunelight.messages import Continue
-from tunelight.record import read_lines
 from tunelight.resources import Reservation
 from tunelight.schedulers.base import GangScheduler
 from tunelight.session.session import get_session

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from tunelight.compat.ray import flattened, stub_trial
 from tunelight.errors import StorageError
 from tunelight.messages import CheckpointInfo
 from tunelight.record import Lease, Record, RecordCallback, SweepState, apply, leased, write_sweep_file
+from tunelight.record.record import replayed
 from tunelight.results import SweepResults
 from tunelight.space import SearchSpace
 from tunelight.sweep.queue import ResumeState, SweepSearch
@@ -223,6 +225,11 @@ class Sweep:
 
     def states(self) -> list[str]:
         return [trial.state for trial in self.state.trials.values()]
+
+
+def read_lines(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Return the lines of a sweep's record."""
+    return [line for line, _ in replayed(folder)]
 
 
 def replay_scheduler(lines: Sequence[Any], scheduler: Any) -> frozenset[str]:

@@ -9,22 +9,28 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 
 from tunelight.errors import CommandError, StorageError
-from tunelight.record import find_sweep
+from tunelight.record import RUNNING, TERMINAL, find_sweep
 from tunelight.record.lease import COMMANDS_FILE, RECORD_FILE, Owner, driver_of, is_driven_here, record_of, why
 from tunelight.record.lines import Source
-from tunelight.record.record import read_lines, replay
+from tunelight.record.record import read_record, replay
 from tunelight.record.remote import refresh
 from tunelight.record.snapshot import restored
 from tunelight.record.state import SweepState
+from tunelight.reporting.words import elapsed
 from tunelight.results import SweepResults
 from tunelight.space.plain import to_plain_config
 from tunelight.stores import store_of, sync_file, working
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tunelight.reporting.display import Display
 
 _BEGINNING: Final = 256
 """Bytes by which a record is known again: its first line holds when it was begun."""
@@ -61,7 +67,7 @@ class RecordFollower:
         self._beginning = b""
         self._lock = threading.Lock()
         if not self._path.exists():
-            read_lines(self.folder)  # brings it here from a store, or says what is wrong
+            read_record(self.folder, lazy=True)  # brings it here from a store, or says what is wrong
 
     def look(self, limit: int | None = None) -> list[dict[str, Any]]:
         """Apply the lines that were written since the last call, and return them.
@@ -130,6 +136,8 @@ class RecordFollower:
 LIMIT_S: Final = 30.0
 """How long an answer may take, of a driver that need not wait for a trial."""
 _LOOK_S: Final = 0.1
+_GRACE_S: Final = 5.0
+"""How long a record may have neither end nor driver: a driver may be about to take the lock, or write the end."""
 
 
 def send(
@@ -191,7 +199,7 @@ def ask(
 
     Args:
         follower: of the sweep's record.
-        do: what to do; see :class:`Command`.
+        do: what to do; see :class:`tunelight.record.recorder.Command`.
         trial: the id of the trial that it is for.
         over: tells whether to wait no longer.
         limit_s: how long to wait, in seconds.
@@ -302,3 +310,75 @@ def attach(sweep: str | os.PathLike[str] = "last", storage: str | os.PathLike[st
     Raises: StorageError where there is no such sweep. Runs on: any process that reaches the folder.
     """
     return AttachedSweep(find_sweep(sweep, storage))
+
+
+# --- watch: show a sweep that another process runs -------------------------------------------------------
+
+
+def watch(
+    folder: str | os.PathLike[str],
+    *,
+    columns: Sequence[str] | None = None,
+    console: Console | None = None,
+    every_s: float = 0.5,
+    clock: Callable[[], float] = time.time,
+    sleep: Callable[[float], object] = time.sleep,
+) -> SweepState:
+    """Show a sweep that another process runs, as that process would, until it ends; return its state.
+
+    The state's ``ended`` says how it ended ("finished", "interrupted", "time budget"). It is None if the driver
+    died, or does not touch its lock on another host; a line says so. An ended sweep is shown once.
+
+    Args:
+        folder: the sweep's folder, storage/name. console: where to write (standard output).
+        columns: the table's columns after trial and state; None chooses those for which there is room.
+        every_s: seconds between two reads of the record.
+
+    Raises: StorageError if it is no sweep, or its record is damaged; KeyboardInterrupt after Ctrl-C, with the
+        terminal as it was. Runs on: any process that sees the folder.
+    """
+    from tunelight.reporting.display import Display
+
+    follower = RecordFollower(folder)
+    follower.look()
+    display = Display(lambda: follower.state, columns=columns, console=console, clock=clock)
+    display.total = follower.state.sweep.get("num_samples")
+    last, alone_since = "(watching ended)", None
+    try:
+        while True:
+            if follower.state.ended is not None:
+                last = ""
+                break
+            driver = driver_of(follower.folder)
+            alone_since = (alone_since or clock()) if driver is None or not driver.alive else None
+            if alone_since is not None and clock() - alone_since >= _GRACE_S:
+                last = _left(follower, driver, clock())
+                break
+            display.tick()
+            sleep(every_s)
+            _take(follower, display)
+    finally:
+        display.close(last or None)
+    return follower.state
+
+
+def _take(follower: RecordFollower, display: Display) -> None:
+    """Read new lines of the record, and show what they say."""
+    for line in follower.look():
+        display.touch()
+        if line["kind"] == "sweep":
+            display.total = follower.state.sweep.get("num_samples")
+        if line["kind"] == "state" and line["state"] in TERMINAL:
+            display.trial_ended(line["trial"])
+        elif line["kind"] == "state" and line["state"] == RUNNING:
+            display.trial_goes_on(line["trial"])
+    display.say_notes()
+
+
+def _left(follower: RecordFollower, driver: Owner | None, now: float) -> str:
+    """Return the line on a sweep that has not ended, and that no driver runs."""
+    who = f"Its driver ({driver}) is gone" if driver is not None else "No driver runs it"
+    since = follower.state.updated
+    when = f", and its record was written last {elapsed(max(0.0, now - since))} ago" if since is not None else ""
+    name = follower.folder.name
+    return f"Sweep {name} has not ended. {who}{when}. To go on with it: tunelight.resume({str(follower.folder)!r})."

@@ -600,7 +600,8 @@ class Gang:
         late = self._until_ended(FAIL_LIMIT_S)
         self._kill_slow(f"did not end within {FAIL_LIMIT_S:.0f} s of the failure of rank {first.rank}")
         errors = [ended.error for ended in self._ended.values() if ended.error is not None]
-        return min([first, *errors], key=_blame), late
+        # The likeliest cause: primary ones first, then by kind of cause.
+        return min([first, *errors], key=lambda found: (found.secondary, _CAUSES.index(found.cause), found.rank)), late
 
     def _kill_slow(self, reason: str) -> None:
         """Give up the ranks that have not ended."""
@@ -658,8 +659,3 @@ def _succeeded(calls: list[Any], limit_s: float = _GRACE_S) -> bool:
 
 
 _CAUSES = ("preempted", "exception", "died", "unresponsive")
-
-
-def _blame(error: WorkerError) -> tuple[bool, int, int]:
-    """Return a key that sorts errors by how likely each is the cause: primary ones first, then by kind of cause."""
-    return (error.secondary, _CAUSES.index(error.cause), error.rank)

@@ -130,11 +130,6 @@ class RankLog(RankLines):
     __del__ = _close
 
 
-def log_file(trial_dir: str, node: int) -> Path:
-    """Return the log of ranks on the gang's ``node``: one for all, or one each where nodes share no folder."""
-    return Path(trial_dir, f"log-node{node}.txt" if node and store_of(trial_dir) else LOG)
-
-
 def bring_home(trial_dir: str, since: float, *, over: bool) -> None:
     """Push a trial's files on this node to its store; do nothing where its folder is the storage itself.
 
@@ -204,7 +199,7 @@ def redirected(output: RankLines, error: RankLines) -> Iterator[None]:
 
 def to_trial_log(trial_dir: str, rank: int, verbose: int, node: int = 0) -> contextlib.AbstractContextManager[None]:
     """Redirect what this process prints to the trial's log; if ``verbose``, to its standard output as well."""
-    path = log_file(trial_dir, node)
+    path = Path(trial_dir, f"log-node{node}.txt" if node and store_of(trial_dir) else LOG)  # else it is shared
     if store := store_of(path):
         with contextlib.suppress(OSError), alone(path):
             store.update(path)  # the trial may have run on another node before

@@ -98,7 +98,8 @@ def sign_of(progress: Progress | None, frame: FrameType | None) -> Sign:
     waits = waits_for_peers(frame)
     if progress is None:
         return Sign(waits=waits)
-    return Sign(progress.done, waits, bool(progress.begun) and not is_behind_loop(frame), progress.take_steps())
+    steps = tuple(progress.steps.popleft() for _ in range(len(progress.steps)))  # training may add others meanwhile
+    return Sign(progress.done, waits, bool(progress.begun) and not is_behind_loop(frame), steps)
 
 
 def waits_for_peers(frame: FrameType | None) -> bool:

@@ -78,21 +78,16 @@ def warm_imports() -> None:
     with collector_resting():
         for name in WARM_IMPORTS:
             importlib.import_module(name)
-    _use_threads()
+    import torch
+
+    allowed = os.environ.get("OMP_NUM_THREADS", "")  # by Ray: a fork may have imported torch with another number
+    if allowed.isdigit() and int(allowed) not in (0, torch.get_num_threads()):
+        torch.set_num_threads(int(allowed))
     # Lightning's use of torch's trees warns once a run and rank, and users can do nothing about it.
     warnings.filterwarnings("ignore", message=r".isinstance\(treespec, LeafSpec\)", category=FutureWarning)
     for name in (flavour(), FABRIC[flavour()], "lightning", ""):  # a logger's filter would miss its children's records
         for handler in logging.getLogger(name).handlers:
             handler.addFilter(_worth_a_line)
-
-
-def _use_threads() -> None:
-    """Let torch use the threads that Ray allows: a fork may have imported it with another number."""
-    import torch
-
-    allowed = os.environ.get("OMP_NUM_THREADS", "")
-    if allowed.isdigit() and int(allowed) not in (0, torch.get_num_threads()):
-        torch.set_num_threads(int(allowed))
 
 
 def _worth_a_line(record: logging.LogRecord) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tunelight.record.commands import Command, CommandReader
 from tunelight.record.folder import (
     Found,
     create_sweep_folder,
@@ -51,7 +50,7 @@ from tunelight.record.outcomes import (
     VERBS,
     Outcome,
 )
-from tunelight.record.record import Record, read_lines, read_record, repair
+from tunelight.record.record import Record, read_record, repair
 from tunelight.record.remote import has_record, mirrored, pull, reaching
 from tunelight.record.repeated import (
     Standing,

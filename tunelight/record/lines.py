@@ -24,8 +24,6 @@ from tunelight.stores.masking import printable
 _ODD: Final = re.compile(rb"\\u00[0-9]|\\[bfr]|\x7f|\xc2[\x80-\x9f]")
 """What a line of JSON holds if there may be control characters in it."""
 _CONFIGS: Final = ("config", "before")
-_MOST: Final = 24 << 20
-"""Bytes of a record up to which its reports are kept by who reads them all anyway."""
 
 
 def sealed(body: bytes) -> bytes:
@@ -79,8 +77,7 @@ class Source:
         """Up to where its lines are in the file: those that its writer has beyond that may not be, or in part."""
         self._file = os.dup(stream.fileno())
         self.growing = growing
-        """Whether a driver writes it, which keeps each trial's last report alone."""
-        self.short = not growing and os.fstat(self._file).st_size <= _MOST
+        """Whether its lines are applied as long as it is open: no report that is read of it is kept."""
 
     def __del__(self) -> None:
         os.close(self._file)
@@ -103,7 +100,7 @@ class Source:
 class History(Sequence[dict[str, Any]]):  # noqa: PLW1641 - compared as a list is, which has no hash either
     """A trial's reports in order, which are read from the record when they are asked for.
 
-    A reader keeps them from then on.
+    Of those whose lines are applied it keeps the last; a reader keeps what it asks for later, too.
     """
 
     __slots__ = ("_read", "places", "source")
@@ -116,10 +113,8 @@ class History(Sequence[dict[str, Any]]):  # noqa: PLW1641 - compared as a list i
     def append(self, report: dict[str, Any]) -> None:
         """Add the report of the line that is applied."""
         self.places.append(self.source.place)
-        kept = self._read if self.source.short else {}
-        if self.source.growing:  # and perhaps nowhere else, yet
-            kept = {place: known for place, known in self._read.items() if place >= self.source.written}
-        self._read = {**kept, self.source.place: report}
+        unwritten = {place: known for place, known in self._read.items() if place >= self.source.written}
+        self._read = {**unwritten, self.source.place: report}
 
     def __len__(self) -> int:
         return len(self.places)

@@ -193,27 +193,21 @@ def _reading(folder: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     except StorageError:  # which says what is wrong with it
         raise
     except OSError as error:
+        names = ", ".join(sorted(found.parent.name for found in Path(folder).glob(f"*/{RECORD_FILE}")))
         raise StorageError(
             f"{shown(folder)} holds no sweep that can be read ({RECORD_FILE}: {why(error)}). Give the folder of "
-            f"one sweep, storage/name.{_sweeps_inside(Path(folder))}"
+            f"one sweep, storage/name.{names and f' Sweeps in it: {names}.'}"
         ) from error
 
 
-def read_lines(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Return the lines of a sweep's record, without an incomplete last one (the driver died while writing it).
-
-    Raises: StorageError when there is no record, a line before the last is corrupt (naming it), or a later
-        version of tunelight wrote it.
-    """
-    with _reading(folder) as stream:
-        return [line for line, *_ in _scan(stream)]
-
-
 def read_record(folder: str | os.PathLike[str], *, lazy: bool = False) -> SweepState:
-    """Replay the record of a sweep. Raises: StorageError, see :func:`read_lines`.
+    """Replay the record of a sweep, without an incomplete last line (the driver died while writing it).
 
     ``lazy``, of a long record: the reports stay in its file until a history is asked for them, and what else it says is
     kept in a snapshot beside it, from which the next reader begins.
+
+    Raises: StorageError when there is no record, a line before the last is corrupt (naming it), or a later
+        version of tunelight wrote it.
     """
     with _reading(folder) as stream:
         source = Source(stream) if lazy and os.fstat(stream.fileno()).st_size >= _LONG else None
@@ -243,7 +237,7 @@ def replay(
 ) -> Iterator[tuple[dict[str, Any], int]]:
     """Apply the lines of a record from where its file is read, and yield each and its end; reports stay in a source.
 
-    Raises: StorageError, see :func:`read_lines`; OSError.
+    Raises: StorageError, see :func:`read_record`; OSError.
     """
     for line, begin, end in _scan(stream, strict=strict):
         try:
@@ -254,11 +248,6 @@ def replay(
             where = _place(stream, begin)
             raise StorageError(f"{where}: it does not fit the lines before it ({error!r}). {_HOW_TO_FORCE}") from error
         yield line, end
-
-
-def _sweeps_inside(folder: Path) -> str:
-    names = sorted(found.parent.name for found in folder.glob(f"*/{RECORD_FILE}"))
-    return f" Sweeps in it: {', '.join(names)}." if names else ""
 
 
 # --- Repair: keep all lines that are intact and fit each other -------------------------------------

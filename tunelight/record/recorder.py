@@ -1,11 +1,12 @@
-"""RecordCallback: writes the record of a sweep from Ray Tune's callbacks."""
+"""RecordCallback: writes the record of a sweep from Ray Tune's callbacks. CommandReader: reads what it is to answer."""
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -13,8 +14,7 @@ from ray.tune import Callback
 
 from tunelight.errors import last_line
 from tunelight.messages import LEAVES, RESULT_KEY
-from tunelight.record.commands import Command
-from tunelight.record.lease import Lease
+from tunelight.record.lease import COMMANDS_FILE, Lease, Owner
 from tunelight.record.outcomes import ERROR, FINISHED, PAUSED, PENDING, RUNNING, STOPPED, TERMINAL
 from tunelight.record.record import FORMAT, Record
 from tunelight.record.snapshot import fold
@@ -172,10 +172,12 @@ class RecordCallback(Callback):
     ) -> TrialState:
         """Record a new trial of Tune's, before Tune has it: what its searcher suggested, or what kind it is besides."""
         root = trial.trial_id if branch is None else branch.root
+        last = next(reversed(self.state.trials.values()), None)
+        after = 0 if last is None else last.index + 1
         self._write(
             "trial",
             trial=trial.trial_id,
-            index=self._index_of(trial.trial_id),
+            index=int(trial.trial_id) if trial.trial_id.isdecimal() else after,  # lines of trials before may be lost
             config=trial.config,
             seed=self._seed_of(root) if self._seed_of else None,
             baseline=baseline,
@@ -184,11 +186,6 @@ class RecordCallback(Callback):
             **({} if branch is None else {"branch": asdict(branch)}),
         )
         return self.state.trials[trial.trial_id]
-
-    def _index_of(self, trial_id: str) -> int:
-        """Return a new trial's number: its id in a sweep. Lines of trials before it may be lost."""
-        last = next(reversed(self.state.trials.values()), None)
-        return int(trial_id) if trial_id.isdecimal() else 0 if last is None else last.index + 1
 
     def _relative(self, path: str) -> str | None:
         """Return a path relative to the sweep's folder; None for one that is not inside it, which no reader takes."""
@@ -379,3 +376,67 @@ def _head_error(trial: Any) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 - Tune reads files here; the sweep must not end for it
         text = f"(its error cannot be read: {error})"
     return {"type_name": "TuneError", "message": last_line(text) or "unknown", "traceback": text}
+
+
+# --- commands to a sweep that runs ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: what to ``do`` (stop, enqueue, branch, set), for a trial's id or the sweep (None)."""
+
+    id: str
+    do: str
+    trial: str | None
+    arguments: Mapping[str, Any]
+    driver: int | None = None
+    """The generation of the driver that it is for."""
+
+
+class CommandReader:
+    """Reads ``commands.jsonl``: the commands for a driver; without one, all. Runs on: driver.
+
+    Any process that reaches the sweep's folder may write one: a line of JSON, appended under a lock (``flock``). Of a
+    sweep in an object store, which cannot append, that is the working folder on the driver's machine. A command names
+    the driver that it is for by that one's generation (:mod:`tunelight.record.lease`). That driver carries it out, and
+    writes its answer, or why it refuses, into the record; one that died first leaves it undone, also by later drivers.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], driver: Owner | None = None) -> None:
+        self._path = Path(folder, COMMANDS_FILE)
+        self._driver = None if driver is None else driver.generation
+        self._read = 0
+
+    def drain(self) -> list[Command]:
+        """Return the commands since the last call. Lines that are no command are left out. Raises: OSError.
+
+        A line without its line break is not written yet.
+        """
+        try:
+            size = self._path.stat().st_size
+            if size < self._read:  # it was written anew
+                self._read = 0
+            if size == self._read:
+                return []
+            with self._path.open("rb") as stream:
+                stream.seek(self._read)
+                chunks = stream.read().split(b"\n")[:-1]
+        except FileNotFoundError:
+            return []
+        self._read += sum(len(chunk) + 1 for chunk in chunks)
+        commands = map(_command, chunks)
+        return [command for command in commands if command is not None and self._driver in (None, command.driver)]
+
+
+def _command(chunk: bytes) -> Command | None:
+    """Return the command in a line; None for what is not one."""
+    try:
+        line = json.loads(chunk)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(line, dict) or not isinstance(line.get("trial"), str | None):
+        return None
+    known, do, arguments, driver = line.get("id"), line.get("do"), line.get("arguments"), line.get("driver")
+    if not (isinstance(known, str) and isinstance(do, str) and isinstance(arguments, dict)):
+        return None
+    return Command(known, do, line.get("trial"), arguments, driver if isinstance(driver, int) else None)

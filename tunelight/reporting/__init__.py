@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from tunelight.extras.attach import watch
     from tunelight.extras.report.page import report, write_image
-    from tunelight.extras.watching import watch
     from tunelight.reporting.display import Steps
     from tunelight.reporting.progress import ProgressCallback
 
@@ -20,7 +20,7 @@ _WHERE: Final = {
     "ProgressCallback": "tunelight.reporting.progress",
     "Steps": "tunelight.reporting.display",
     "report": "tunelight.extras.report.page",
-    "watch": "tunelight.extras.watching",
+    "watch": "tunelight.extras.attach",
     "write_image": "tunelight.extras.report.page",
 }
 

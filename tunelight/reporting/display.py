@@ -255,7 +255,9 @@ def _chosen(
         "best": column("best", "value"),
         "time": column("time", "seconds", show=elapsed),
     }
-    params = {key: column(name, "config", key) for key, name in _short_names(seen.by_variety).items()}
+    last = Counter(key.rpartition(".")[2] for key in seen.by_variety)
+    short = {key: name if last[name := key.rpartition(".")[2]] == 1 else key for key in seen.by_variety}
+    params = {key: column(name, "config", key) for key, name in short.items()}
     if wanted is not None:
         named = {param.name: param for param in params.values()} | params
         order = [known.get(name) or named.get(name) or _metric(name) for name in wanted]
@@ -283,12 +285,6 @@ def _fitting(
             continue
         found.append(column)
     return found
-
-
-def _short_names(keys: Sequence[str]) -> dict[str, str]:
-    """Return each key's last part, or the whole key where another one ends in the same."""
-    last = [key.rpartition(".")[2] for key in keys]
-    return {key: short if last.count(short) == 1 else key for key, short in zip(keys, last, strict=True)}
 
 
 def _metric(name: str) -> Column:

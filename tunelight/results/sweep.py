@@ -333,7 +333,10 @@ class SweepResults:
             also = "".join(f", with {name}={_short(value)}" for name, value in self.further(best).items())
             lines.append(f"Best {self.metric}: {_short(best.value)}{also} (trial {best.id}{where})")
             lines.append(f"  {config}")
-            lines.extend(self._front())
+            if len(self.objectives) > 1:
+                ids = [trial.id for trial in self.pareto()]
+                names = " and ".join(f"{metric} ({mode})" for metric, mode in self.objectives)
+                lines.append(f"On the Pareto front of {names}: {first_of(ids, _MOST_IDS) or 'none'}")
             lines.extend(lines_of(self._state))
         if (failed := self.ahead) is not None:
             lines.append(
@@ -346,13 +349,6 @@ class SweepResults:
     def further(self, trial: TrialResult) -> dict[str, float | None]:
         """Return the sweep's other metrics than the first, from the trial's best report."""
         return {metric: storage.metric_value(trial.metrics, metric) for metric, _ in self.objectives[1:]}
-
-    def _front(self) -> Iterator[str]:
-        """Describe the Pareto front, if there are several metrics."""
-        if len(self.objectives) > 1:
-            ids = [trial.id for trial in self.pareto()]
-            names = " and ".join(f"{metric} ({mode})" for metric, mode in self.objectives)
-            yield f"On the Pareto front of {names}: {first_of(ids, _MOST_IDS) or 'none'}"
 
     def _states(self) -> str:
         parts = [f"{count} {state.lower()}" for state, count in self._state.counts.items() if count]

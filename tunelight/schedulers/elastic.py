@@ -270,7 +270,8 @@ class ElasticASHA(GangScheduler):
         member = self._promotion.promotable(idle=True)
         if member is not None and self._promotion.promote(member):
             return self._start_again(member)
-        for trial_id in self._promotion.worst_first()[: self._ending]:
+        worst_first = [trial_id for rung in self._promotion.rungs for trial_id in rung.waiting()]  # lowest rung first
+        for trial_id in worst_first[: self._ending]:
             paused = self._members[trial_id]
             if paused.trial is not None:
                 tune_controller.stop_trial(paused.trial)
@@ -400,10 +401,6 @@ class Promotion:
         if self.rungs and member.at < len(self.rungs):
             self.rungs[member.at].leave(member.trial_id)
         self.changed()
-
-    def worst_first(self) -> list[str]:
-        """Return the paused trials, the worst of the lowest rung first."""
-        return [trial_id for rung in self.rungs for trial_id in rung.waiting()]
 
     def _file(self, member: Member, at: float, loss: float) -> None:
         target = member.target

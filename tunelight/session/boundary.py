@@ -73,10 +73,6 @@ class Progress:
         """The running Trainer's batches, with the start's reports; 0 before the first batch."""
         return self.batches + self.reports if self.batches else 0
 
-    def take_steps(self) -> tuple[tuple[float, float], ...]:
-        """Return the training steps since the last call. Training may add others meanwhile."""
-        return tuple(self.steps.popleft() for _ in range(len(self.steps)))
-
 
 class Stopwatch:
     """Seconds of training, including those of earlier starts and without waits for decisions."""

@@ -158,11 +158,13 @@ class SearchSpace:
         """
         file = YamlFile(Path(path))
         with importable(file.path.parent):
-            outline = _of_wandb(file) if _is_of_wandb(file.data) else file.data
+            data = file.data
+            of_wandb = isinstance(data, Mapping) and "space" not in data and isinstance(data.get("parameters"), Mapping)
+            outline = _of_wandb(file) if of_wandb else data
             if isinstance(outline, dict) and isinstance(script := outline.get("script"), str):
                 beside = file.path.parent / script
                 outline["script"] = script if Path(script).is_file() or not beside.is_file() else str(beside)
-            if outline is file.data:
+            if outline is data:
                 outline = read_outline(file)
             space = cls.__new__(cls)
             space._fill(outline.pop("space"), outline.pop("require", ()), outline, file)
@@ -460,11 +462,6 @@ class SearchSpace:
         given = {**({"require": self.require} if self._constraints else {}), **self.settings}
         settings = "".join(f", {name}={value!r}" for name, value in given.items())
         return f"SearchSpace({self.describe()}{settings})"
-
-
-def _is_of_wandb(data: Any) -> bool:
-    """Tell whether a file is a sweep configuration of W&B."""
-    return isinstance(data, Mapping) and "space" not in data and isinstance(data.get("parameters"), Mapping)
 
 
 def _of_wandb(file: YamlFile) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
@@ -45,17 +45,7 @@ _ENDS: Final = TERMINAL - {INTERRUPTED}
 _STATUS: Final = {PENDING: Trial.PENDING, RUNNING: Trial.RUNNING, PAUSED: Trial.PAUSED, ERROR: Trial.ERROR}
 
 
-class Replay(Protocol):
-    """What is told of earlier trials: its name for errors, and what a person may do where that fails."""
-
-    what: str
-    advice: str
-
-    def tell(self, line: Mapping[str, Any], state: SweepState) -> None:
-        """Take a line of the record, with what is known after it."""
-
-
-def replay(lines: Iterable[tuple[Mapping[str, Any], SweepState]], *replays: Replay) -> None:
+def replay(lines: Iterable[tuple[Mapping[str, Any], SweepState]], *replays: SchedulerReplay | SearcherReplay) -> None:
     """Tell replays the lines of a record. Raises: SettingsError for whatever one of them raises."""
     for line, state in lines:
         for each in replays:

@@ -22,13 +22,12 @@ from tunelight.record import (
     STOPPED_BY_COMMAND,
     TERMINAL,
     Branch,
-    Command,
-    CommandReader,
     RecordCallback,
     TrialState,
     driver_of,
     write_sweep_file,
 )
+from tunelight.record.recorder import Command, CommandReader
 from tunelight.schedulers.base import GangScheduler
 from tunelight.schedulers.wrapper import SweepScheduler
 from tunelight.settings import check_setting
@@ -190,7 +189,11 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
             if self.scheduler.controller is not None:
                 self.scheduler.controller.request_stop_experiment()
             return "the sweep is stopped by command; resume it to go on"
-        trial = self._living(command, trials)
+        if command.trial not in trials:
+            raise SettingsError(unknown("There is no trial", str(command.trial), trials))
+        if (state := self._record.state.trials[command.trial].state) in TERMINAL:
+            raise SettingsError(f"Trial {command.trial} has ended already ({state}).")
+        trial = trials[command.trial]
         self._record.stop(trial.trial_id)
         self._orders.stop(trial.trial_id, Stop())
         self.scheduler.controller.stop_trial(trial)
@@ -281,14 +284,6 @@ class Steering(Callback):  # type: ignore[misc,unused-ignore]
         if self._sweep_file.get("model") and epochs and info.epoch is not None and info.epoch + 1 >= epochs:
             raise SettingsError(f"Trial {parent.id} has trained its {epochs} epochs: a branch of it has none left.")
         return info
-
-    def _living(self, command: Command, trials: dict[str, Any]) -> Any:
-        """Return the trial that a command is for. Raises: SettingsError where there is none, or it has ended."""
-        if command.trial not in trials:
-            raise SettingsError(unknown("There is no trial", str(command.trial), trials))
-        if (state := self._record.state.trials[command.trial].state) in TERMINAL:
-            raise SettingsError(f"Trial {command.trial} has ended already ({state}).")
-        return trials[command.trial]
 
     def _keep(self, **settings: Any) -> str:
         """Write settings that have changed into the sweep's file, from which a resumed sweep takes them.

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from tests.kit.recording import overtaken
+from tests.kit.recording import overtaken, read_lines
 from tests.kit.waiting import until
 from tunelight.errors import StorageError
 from tunelight.extras.attach import RecordFollower
 from tunelight.machine.processes import born, process_table
-from tunelight.record import RecordCallback, driver_of, leased, read_lines, record_of
+from tunelight.record import RecordCallback, driver_of, leased, record_of
 from tunelight.record.lease import STALE_S, Owner, Owners, claim
 
 HOLD = """

@@ -23,7 +23,6 @@ from tunelight.extras.attach import send
 from tunelight.record import (
     OUTCOMES,
     Branch,
-    CommandReader,
     Owner,
     Record,
     RecordCallback,
@@ -32,6 +31,7 @@ from tunelight.record import (
     standings,
 )
 from tunelight.record.lease import COMMANDS_FILE
+from tunelight.record.recorder import CommandReader
 from tunelight.record.repeated import chosen, plan
 from tunelight.schedulers import ASHA
 from tunelight.schedulers.base import GangScheduler

@@ -19,9 +19,9 @@ from ray import tune
 from ray.tune.experiment import Trial
 
 import tunelight as tl
-from tests.kit.recording import Clock, Sweep, lines, replay_scheduler
+from tests.kit.recording import Clock, Sweep, lines, read_lines, replay_scheduler
 from tunelight import record as storage
-from tunelight.record import RecordCallback, read_lines, read_record
+from tunelight.record import RecordCallback, read_record
 from tunelight.record.lines import sealed
 from tunelight.results import SweepResults
 from tunelight.schedulers import GangPBT

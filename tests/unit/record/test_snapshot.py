@@ -236,12 +236,10 @@ def test_reports_stay_readable_when_the_sweep_is_deleted_and_what_is_copied_hold
     assert type(copied.trials["00000"].history) is type(pickled.trials["00000"].history) is list
 
 
-@pytest.mark.parametrize("most", [0, 1 << 30])
-def test_who_reads_a_short_record_anyway_keeps_its_reports_and_of_a_longer_one_the_last(folder, monkeypatch, most):
-    monkeypatch.setattr("tunelight.record.lines._MOST", most)
+def test_who_reads_a_record_keeps_of_each_trial_the_last_report_and_what_is_asked_for_later(folder):
     (folder / snapshot._FILE).unlink()
     history: Any = read_record(folder, lazy=True).trials["00000"].history
-    assert len(history._read) == (len(history) if most else 1)
+    assert len(history._read) == 1
     assert history[-1]["training_iteration"] == len(history)
     assert [report["training_iteration"] for report in history] == [*range(1, len(history) + 1)]
     assert len(history._read) == len(history)

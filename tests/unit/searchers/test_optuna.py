@@ -12,11 +12,10 @@ import pytest
 from optuna.trial import TrialState
 
 import tunelight as tl
-from tests.kit.recording import Sweep, Tune, queued, replay_searcher
+from tests.kit.recording import Sweep, Tune, queued, read_lines, replay_searcher
 from tunelight.errors import SettingsError
 from tunelight.extras.optuna import KINDS, OptunaSearcher
 from tunelight.extras.optuna_versions import constraints_of
-from tunelight.record import read_lines
 from tunelight.space import SearchSpace
 from tunelight.space.kinds import kind_of
 

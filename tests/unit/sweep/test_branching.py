@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.kit.recording import queued, replay_scheduler, replay_searcher
+from tests.kit.recording import queued, read_lines, replay_scheduler, replay_searcher
 from tests.kit.recording import written_checkpoint as written
 from tests.unit.sweep.test_replay import Noting
 from tests.unit.sweep.test_steering import Driver
 from tunelight.checkpoints import files as checkpoints
 from tunelight.compat.ray import passed_to_head, stub_trial
-from tunelight.record import Branch, read_lines, read_record
+from tunelight.record import Branch, read_record
 from tunelight.schedulers import ASHA
 from tunelight.searchers import RandomSearcher
 from tunelight.sweep.queue import ResumeState

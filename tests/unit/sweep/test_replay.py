@@ -19,10 +19,18 @@ from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 import tunelight as tl
-from tests.kit.recording import Sweep, Tune, queued, replay_scheduler, replay_searcher, written_checkpoint
+from tests.kit.recording import (
+    Sweep,
+    Tune,
+    queued,
+    read_lines,
+    replay_scheduler,
+    replay_searcher,
+    written_checkpoint,
+)
 from tunelight.compat.ray import stub_trial
 from tunelight.messages import RESULT_KEY
-from tunelight.record import RecordCallback, read_lines, read_record, repair
+from tunelight.record import RecordCallback, read_record, repair
 from tunelight.schedulers import ASHA
 from tunelight.schedulers.base import GangScheduler, adapted
 from tunelight.searchers import RandomSearcher, TrackingSearcher

@@ -14,10 +14,10 @@ from ray.tune.schedulers.trial_scheduler import TrialScheduler
 from tests.kit import tasks
 from tests.kit.fakes import FakeGang, MemoryControl
 from tests.kit.heads import Heads
-from tests.kit.recording import Clock, Sweep, replay_scheduler
+from tests.kit.recording import Clock, Sweep, read_lines, replay_scheduler
 from tunelight.checkpoints import files as checkpoints
 from tunelight.messages import RESULT_KEY, CheckpointInfo, Continue, Place
-from tunelight.record import create_sweep_folder, read_lines, read_record
+from tunelight.record import create_sweep_folder, read_record
 from tunelight.schedulers import ASHA
 from tunelight.session import session
 from tunelight.session.mailbox import Mailbox

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tunelight.compat.lightning import gang_strategy, pl
+from tunelight.compat.lightning import gang_strategy, move_data_to_device, pl
 from tunelight.errors import DataError, SettingsError, known_arguments, unknown
-from tunelight.extras.data.ray_data import torch_batches
 from tunelight.extras.data.server import task_errors
 from tunelight.extras.data.shards import Preprocess, close_shard, in_sweep, open_full, open_shard, seed_of_order
 from tunelight.lightning.exact.eval_shards import Dealable, Limit, StreamShare, batches_kept
@@ -37,9 +36,18 @@ class Reading:
     prefetch_batches: int
 
     def batches(self, shard: Any, device: torch.device, **more: Any) -> Iterator[Any]:
-        """Iterate over the batches of Ray Data's iterator, as tensors on ``device``; ``more``: shuffling, drop_last."""
-        sizes = {"batch_size": self.batch_size, "prefetch_batches": self.prefetch_batches}
-        return torch_batches(shard, self.collate, device, **sizes, **more)
+        """Iterate over the batches of Ray Data's iterator, as tensors on ``device``; ``more``: shuffling, drop_last.
+
+        ``_iter_batches`` takes ``_collate_fn``, and so does ``iter_batches`` before 2.47; read in 2.43.0, 2.49.2,
+        2.54.1 and 2.60.0. ``iter_torch_batches`` takes no ``device`` beside a function before 2.57.
+        """
+
+        def made(batch: dict[str, Any]) -> Any:  # in a thread
+            return move_data_to_device(self.collate(batch), device)
+
+        more |= {"batch_size": self.batch_size, "prefetch_batches": self.prefetch_batches}
+        read = getattr(shard, "_iter_batches", shard.iter_batches)
+        return iter(read(batch_format="numpy", _collate_fn=made, **more))
 
     def collate(self, batch: dict[str, Any]) -> Any:
         """Return tensors by column of NumPy arrays, or what the user's function makes of these. Raises: DataError."""

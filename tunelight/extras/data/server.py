@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import DataError, SettingsError, unknown
-from tunelight.extras.data.ray_data import is_materialized
 from tunelight.messages import DatasetHandle
 
 if TYPE_CHECKING:
@@ -256,6 +255,13 @@ def _rows(name: str, dataset: Dataset, source: Any) -> int | None:
     if is_materialized(dataset):
         return int(dataset.count())
     return _rows_of(name, source) if isinstance(source, Mapping) else None
+
+
+def is_materialized(dataset: Any) -> bool:
+    """Tell whether a dataset's blocks are all in the object store. Read in 2.60.0."""
+    from ray.data.dataset import MaterializedDataset
+
+    return isinstance(dataset, MaterializedDataset)
 
 
 def materialized(dataset: Any, verbose: int = 0) -> Any:

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tunelight.errors import DataError, unknown
-from tunelight.extras.data.ray_data import is_materialized, shuffled_each_pass, split_coordinator, start_at_pass
-from tunelight.extras.data.server import check_rows, materialized, ray_data, task_errors
+from tunelight.extras.data.server import check_rows, is_materialized, materialized, ray_data, task_errors
 from tunelight.session.session import Session, current
 
 if TYPE_CHECKING:
@@ -76,11 +75,31 @@ def open_shard(
     return iterators[session.context.rank], rows
 
 
+def shuffled_each_pass(dataset: Any, seed: int) -> Any:
+    """Return a dataset whose blocks are in another order at each reading, fixed by seed and number of the pass.
+
+    `start_at_pass` says which pass is the first. ``ray.data.RandomSeedConfig``, from 2.55 on. Before, no seed gives
+    each pass another order, and the order is another one each time.
+    """
+    from ray import data
+
+    config = getattr(data, "RandomSeedConfig", None)
+    return dataset.randomize_block_order(seed=None if config is None else config(seed, reseed_after_execution=True))
+
+
+def start_at_pass(context: Any, index: int) -> None:
+    """Set how often Ray Data takes a dataset for read already, which it mixes into its seeds.
+
+    ``DataContext._execution_idx``, read in 2.60.0; from 2.55 on for the order of blocks. Without effect before.
+    """
+    context._execution_idx = index
+
+
 def close_shard(shard: Any) -> None:
     """End the coordinator of all ranks' shards, which can then not be read any further. Runs on: rank 0."""
     import ray  # half a second; only trials with datasets need it
 
-    ray.kill(split_coordinator(shard))
+    ray.kill(shard._coord_actor)  # of `Dataset.streaming_split`; read in 2.60.0
 
 
 def open_full(source: str | Dataset, *, preprocess: Preprocess | None = None) -> Any:

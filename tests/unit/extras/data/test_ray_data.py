@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tunelight.extras.data import ray_data
+from tunelight.extras.data import shards
 
 
 class Blocks:
@@ -20,7 +20,7 @@ class Blocks:
 
 def test_blocks_are_shuffled_by_seed_and_number_of_the_pass():
     data = pytest.importorskip("ray.data")
-    seed = ray_data.shuffled_each_pass(Blocks(), 5).seed
+    seed = shards.shuffled_each_pass(Blocks(), 5).seed
     if not hasattr(data, "RandomSeedConfig"):
         assert seed is None
         return
@@ -28,9 +28,9 @@ def test_blocks_are_shuffled_by_seed_and_number_of_the_pass():
 
     def order(config: Any, epoch: int) -> Any:
         context: Any = SimpleNamespace()
-        ray_data.start_at_pass(context, epoch)
+        shards.start_at_pass(context, epoch)
         return get_single_integer_random_seed(config, context)
 
     orders = [order(seed, epoch) for epoch in range(3)]
-    assert orders == [order(ray_data.shuffled_each_pass(Blocks(), 5).seed, epoch) for epoch in range(3)]
+    assert orders == [order(shards.shuffled_each_pass(Blocks(), 5).seed, epoch) for epoch in range(3)]
     assert len(set(orders)) == 3
