@@ -22,7 +22,7 @@ from typing import Any, Final
 from tunelight.errors import StorageError
 from tunelight.record.folder import encode
 from tunelight.record.lines import History, Source, loaded, parse, sealed
-from tunelight.record.state import Best, Branch, SweepState, TrialState, inside
+from tunelight.record.state import FOLDING, Best, Branch, SweepState, TrialState, inside
 from tunelight.stores import write_atomically
 
 _FILE: Final = ".snapshot.jsonl"
@@ -51,10 +51,11 @@ def keep(state: SweepState, source: Source, size: int) -> None:
 
 def fold(trial: TrialState, source: Source | None) -> None:
     """Fold a trial's containers away, which takes a fraction of their memory, if its reports are all in the record."""
-    if trial.folded is None and source is not None and source.place < source.written:
-        trial.folded = partial(_decoded, _encoded(trial), source)
-        for name in _LATER:
-            delattr(trial, name)
+    with FOLDING:
+        if trial.folded is None and source is not None and source.place < source.written:
+            trial.folded = partial(_decoded, _encoded(trial), source)
+            for name in _LATER:
+                delattr(trial, name)
 
 
 def _encoded(trial: TrialState) -> bytes:

@@ -20,7 +20,7 @@ GAVE_UP: Final = "gave up"
 STOPPED_BY_COMMAND: Final = "stopped"
 """How a sweep ended that a person stopped on purpose, by a command."""
 _MOST_EVENTS: Final = 50
-_UNFOLDING: Final = threading.Lock()
+FOLDING: Final = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class TrialState:
         def __getattr__(self, name: str) -> Any:
             """Return what is folded away, which is unfolded now."""
             if name in TrialState.__slots__ and name != "folded":
-                with _UNFOLDING:  # another thread may read it, too
+                with FOLDING:  # another thread may read it, too
                     for known, value in () if self.folded is None else self.folded().items():
                         setattr(self, known, value)
                     self.folded = None
