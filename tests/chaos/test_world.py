@@ -30,7 +30,7 @@ def test_sweeps_to_which_everything_happens_keep_all_reports_and_come_to_their_e
 
 
 def test_a_seed_replays_what_happened() -> None:
-    first, second = (world("--replay", "325").rpartition(";")[0] for _ in range(2))  # the rest is how fast it was
+    first, second = (world("--replay", "330").rpartition(";")[0] for _ in range(2))  # the rest is how fast it was
     assert first == second
     assert "FAULT SIGTERM" in first
 

@@ -18,10 +18,11 @@ from ray.tune.schedulers import TrialScheduler
 import tunelight as tl
 from tests.differential.grammar import MOMENTS
 from tunelight.compat.lightning import Callback
-from tunelight.gang import orders
+from tunelight.gang.orders import Orders
 from tunelight.messages import RESULT_KEY, Adopt, Resize, Stop
 from tunelight.schedulers.base import GangScheduler, call_actor, tell
 from tunelight.session.session import get_session
+from tunelight.sweep import run
 
 
 def moment(program: Path) -> tuple[str, int, int]:
@@ -79,10 +80,10 @@ class OrderToLeave(ray.tune.Callback):  # type: ignore[misc,unused-ignore]
 
     def __init__(self) -> None:
         self.told: set[str] = set()
-        self._made = mock.patch.object(orders, "Orders", side_effect=self._make)
+        self._made = mock.patch.object(run, "Orders", side_effect=self._make)
         self._made.start()
 
-    def _make(self, sweep: str, _make: Any = orders.Orders) -> Any:
+    def _make(self, sweep: str, _make: Any = Orders) -> Any:
         self.orders = _make(sweep)
         self._made.stop()
         return self.orders
