@@ -79,15 +79,14 @@ sweep=$!
 set +m
 again=0
 over=0
-trap 'kill -INT "$sweep" 2>/dev/null || true' INT
-trap 'over=1; kill -TERM "$sweep" 2>/dev/null || true' TERM # scancel, or a preemption, after which Slurm queues the job
-trap 'again=1; kill -TERM "$sweep" 2>/dev/null || true' USR1 # trials write their checkpoints
-status=0
-wait "$sweep" || status=$?
-if kill -0 "$sweep" 2>/dev/null; then # a signal ended the wait, and the sweep takes its leave
-  status=0
+trap 'caught=1; kill -INT "$sweep" 2>/dev/null || true' INT
+trap 'caught=1 over=1; kill -TERM "$sweep" 2>/dev/null || true' TERM # scancel, or a preemption, after which Slurm queues the job
+trap 'caught=1 again=1; kill -TERM "$sweep" 2>/dev/null || true' USR1 # trials write their checkpoints
+caught=1
+while ((caught)); do # a signal ends the wait, and the sweep takes its leave
+  caught=0 status=0
   wait "$sweep" || status=$?
-fi
+done
 if ((status)) && ! answers; then again=1; fi # Ray's head is lost
 if ((!over && (again || status == 75) && ${SLURM_RESTART_COUNT:-0} < ${MAX_RESTARTS:-100})); then # 75: a temporary failure
   stop
