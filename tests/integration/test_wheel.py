@@ -6,6 +6,8 @@ reach.
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import os
 import re
@@ -161,8 +163,9 @@ def test_a_first_sweep_by_commands(installed, tmp_path):
     installed.run("tunelight report first --out report.html", sweep)
     page = (sweep / "report.html").read_text()
     assets = docs.ROOT / "tunelight" / "extras" / "report" / "assets"
-    assert all((assets / name).read_text() in page for name in ("page.css", "page.js", "sweep.js"))
-    assert "plotly.js v" in page
+    assert all((assets / name).read_text() in page for name in ("open.js", "page.css", "page.js", "sweep.js"))
+    packed = page.partition('id="run-plotly">')[2].partition("</script>")[0]
+    assert b"plotly.js v" in gzip.decompress(base64.b64decode(packed))
 
     tunelight = [str(installed.folder / "bin" / "tunelight")]
     with serving(sweep / "tunelight_runs", program=tunelight, env=installed.env) as served:
