@@ -75,8 +75,8 @@ class Record:
             raise StorageError(f"{record.path} cannot be written: {why(error)}. Choose another storage=.") from error
         return record
 
-    def append(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """Append one line; return it as a reader gets it."""
+    def append(self, kind: str, **fields: Any) -> None:
+        """Append one line, and apply it as a reader gets it."""
         now = self._clock()
         body = encode({"kind": kind, "time": now, **fields}).encode("ascii")
         line = sealed(body)
@@ -89,10 +89,8 @@ class Record:
         if kind in ("end", "command") or (fields.get("state") in TERMINAL and now - self._synced >= _SYNC_S):
             self._sync()
             self._synced = now
-        read = loaded(body)
         if self.source is not None:
-            apply(self.state, read, self.source)
-        return read
+            apply(self.state, loaded(body), self.source)
 
     def _write(self) -> bool:
         """Write what is pending, a line with one system call; return whether nothing is left."""

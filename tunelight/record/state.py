@@ -253,6 +253,7 @@ def _apply_sweep(state: SweepState, line: Mapping[str, Any]) -> None:
     for trial in state.trials.values():  # a change whose report was lost with the driver's machine was not made
         while trial.changes and trial.changes[-1]["training_iteration"] > trial.number:
             trial.config = dict(trial.changes.pop()["before"])
+        trial.done = _done(state, trial.history[-1]) if trial.history else None  # the rungs may be others now
 
 
 def inside(path: str) -> str:
@@ -314,15 +315,18 @@ def _apply_report(state: SweepState, line: Mapping[str, Any]) -> None:
     trial.compiled = line.get("compiled", 0)
     trial.decision, trial.why, trial.error = sys.intern(line["decision"]), line.get("why"), line.get("error")
     trial.workers = line.get("workers") or trial.workers
-    if (rungs := state.sweep.get("rungs")) is not None:
-        done = report.get(str(rungs.get("by")))
-        trial.done = done if isinstance(done, int | float) else None
+    trial.done = _done(state, report)
     value = metric_value(line["metrics"], state.sweep.get("metric"))
     if value is None or math.isinf(value):
         return
     if trial.value is None or is_better(value, trial.value, state.mode):
         trial.best, trial.value = len(trial.history) - 1, value
         _judge(state, trial)
+
+
+def _done(state: SweepState, report: Mapping[str, Any]) -> float | None:
+    done = report.get(str((state.sweep.get("rungs") or {}).get("by")))
+    return done if isinstance(done, int | float) else None
 
 
 def _judge(state: SweepState, trial: TrialState) -> None:

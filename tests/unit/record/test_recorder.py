@@ -21,7 +21,7 @@ from ray.tune.experiment import Trial
 import tunelight as tl
 from tests.kit.recording import Clock, Sweep, lines, read_lines, replay_scheduler
 from tunelight import record as storage
-from tunelight.record import RecordCallback, read_record
+from tunelight.record import RecordCallback, read_record, view
 from tunelight.record.lines import sealed
 from tunelight.results import SweepResults
 from tunelight.schedulers import GangPBT
@@ -216,6 +216,14 @@ def test_a_driver_keeps_of_each_trial_its_last_report_and_of_one_that_has_ended_
     assert state.history == before.trials["00000"].history
     assert state.config == {"lr": 0.1}
     assert pickle.loads(pickle.dumps(state)) == state == read_record(sweep.folder).trials["00000"]
+
+
+def test_trials_of_an_earlier_run_have_come_to_the_rungs_of_the_last(tmp_path):
+    sweep = Sweep(tmp_path)
+    sweep.end_by_itself(sweep.run(1.0, 0.5, lr=0.1))
+    sweep.end()
+    again = Sweep(tmp_path, rungs={"by": "training_iteration", "at": [2, 4]})
+    assert [rung["reached"] for rung in view.rungs(again.state)] == [1, 0]
 
 
 def test_seconds_of_a_pause_and_those_between_two_drivers_are_nobodys_and_what_waited_waits_on(sweep):
