@@ -291,7 +291,7 @@ def flattened(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return a result as Tune hands it to schedulers: nested keys joined by "/". Read in 2.60.0."""
     from ray.tune.utils import flatten_dict
 
-    return dict(flatten_dict(dict(result)))
+    return dict(flatten_dict(dict(result)) if any(isinstance(value, dict) for value in result.values()) else result)
 
 
 def cluster_size(controller: Any) -> tuple[float, float] | None:

@@ -7,6 +7,7 @@ import functools
 import inspect
 import logging
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +21,7 @@ from optuna.trial import TrialState, create_trial
 from ray.tune.search import Searcher
 
 from tunelight.errors import SettingsError, unknown
-from tunelight.extras.optuna_versions import frozen_constraints, quiet, sampler_arguments, set_constraint
+from tunelight.extras.optuna_versions import ON_INFEASIBLE, frozen_constraints, quiet, sampler_arguments, set_constraint
 from tunelight.record import ERROR, FINISHED, INFEASIBLE, INTERRUPTED, STOPPED, is_better
 from tunelight.searchers.random import TrackingSearcher, Tried, generator
 from tunelight.settings import Mode, paired
@@ -327,7 +328,8 @@ class OptunaSearcher(TrackingSearcher):
         self._tell(trial, TrialState.COMPLETE, self._worst)
 
     def _tell(self, trial: optuna.Trial, state: TrialState, values: Sequence[float] | None = None) -> None:
-        with quiet():
+        with warnings.catch_warnings():  # it logs nothing: to keep it quiet would take longer than it does
+            warnings.filterwarnings("ignore", message=ON_INFEASIBLE)
             self.study.tell(trial, values, state)
 
     @property

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from optuna import Trial
     from optuna.trial import FrozenTrial
 
-_INFEASIBLE: Final = "Clip non-finite values|GPSampler cannot handle infinite values|Constraints have been set"
+ON_INFEASIBLE: Final = "Clip non-finite values|GPSampler cannot handle infinite values|Constraints have been set"
 """What Optuna 4 and 5 say of infeasible trials."""
 _PREFIX: Final = "constraints:"
 """Begins the system attributes in which Optuna 5 keeps a trial's constraints."""
@@ -59,7 +59,7 @@ def quiet() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            warnings.filterwarnings("ignore", message=_INFEASIBLE)
+            warnings.filterwarnings("ignore", message=ON_INFEASIBLE)
             yield
     finally:
         optuna.logging.set_verbosity(before)

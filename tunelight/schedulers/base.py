@@ -25,7 +25,6 @@ from tunelight.settings import checks
 
 if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
-    from ray.tune.experiment import Trial
 
 
 Change = Callable[[str, int, Mapping[str, Any], str | None, int | None], object]

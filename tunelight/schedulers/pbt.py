@@ -436,7 +436,7 @@ def _as_domains(given: Mapping[str, Any], way: str = "") -> dict[str, Any]:
                 "Give a function without arguments, a domain, or a list of values."
             )
         elif callable(value):
-            made[key] = {"sample_from": _called(value)}
+            made[key] = {"sample_from": lambda _, draw=value: draw()}
         else:
             raise _no_choice(where, value)
     return made
@@ -450,10 +450,6 @@ def _takes_nothing(function: Callable[..., Any]) -> bool:
     except ValueError:  # it has no signature
         return True
     return True
-
-
-def _called(function: Callable[[], Any]) -> Callable[[Any], Any]:
-    return lambda _: function()
 
 
 def _no_choice(key: str, value: Any) -> SettingsError:

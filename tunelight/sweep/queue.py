@@ -397,7 +397,8 @@ def result_of(trial: TrialState, now: float | None = None) -> dict[str, Any]:
         "done": False,
         "time_total_s": trial.seconds if now is None else trial.elapsed(now),
         TRAINING_ITERATION: trial.number,
-        RESULT_KEY: {"workers": trial.workers, "seconds": trial.trained},
+        f"{RESULT_KEY}/workers": trial.workers,
+        f"{RESULT_KEY}/seconds": trial.trained,
     }
     return flattened({**(trial.history[-1] if trial.history else {}), **result})
 

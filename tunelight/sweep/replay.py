@@ -31,6 +31,7 @@ from tunelight.record import (
     RUNNING,
     TERMINAL,
     SweepState,
+    TrialState,
     to_json_types,
 )
 from tunelight.record.record import replayed
@@ -48,9 +49,11 @@ _STATUS: Final = {PENDING: Trial.PENDING, RUNNING: Trial.RUNNING, PAUSED: Trial.
 def replay(lines: Iterable[tuple[Mapping[str, Any], SweepState]], *replays: SchedulerReplay | SearcherReplay) -> None:
     """Tell replays the lines of a record. Raises: SettingsError for whatever one of them raises."""
     for line, state in lines:
+        known = state.trials.get(str(line.get("trial")))
+        result = result_of(known, line["time"]) if known is not None and line["kind"] == "report" else {}
         for each in replays:
             try:
-                each.tell(line, state)
+                each.tell(line, known, result)
             except Exception as error:
                 raise SettingsError(
                     f"The {each.what} cannot be rebuilt from the sweep's record: told of its earlier trials, it raised "
@@ -93,12 +96,11 @@ class SchedulerReplay:
 
     get_live_trials = get_trials
 
-    def tell(self, line: Mapping[str, Any], state: SweepState) -> None:
-        """Take a line of the record, with what is known after it."""
-        kind, trial_id = line["kind"], str(line.get("trial"))
-        known = state.trials.get(trial_id)
-        if known is None or trial_id in state.repetitions or known.branch is not None:  # as in the sweep
+    def tell(self, line: Mapping[str, Any], known: TrialState | None, result: dict[str, Any]) -> None:
+        """Take a line of the record, with what is known of its trial after it; and its report, as Tune passes it on."""
+        if known is None or known.repeats not in (None, known.id) or known.branch is not None:  # as in the sweep
             return
+        kind, trial_id = line["kind"], known.id
         if kind == "trial":
             self.trials[trial_id] = stub_trial(trial_id, dict(line["config"]))
             self._scheduler.on_trial_add(self, self.trials[trial_id])
@@ -107,7 +109,7 @@ class SchedulerReplay:
             if line["parent"] is None:
                 self._undone.add(trial_id)
         elif kind == "report":
-            self._report(self.trials[trial_id], result_of(known, line["time"]))
+            self._report(self.trials[trial_id], result)
         elif kind == "state" and line["state"] != INTERRUPTED:
             before = known.moves[-2][1] if len(known.moves) > 1 else PENDING
             self._change(self.trials[trial_id], before, line["state"])
@@ -191,12 +193,12 @@ class SearcherReplay:
         self._points: dict[str, dict[str, Any]] = {}
         """Values of trials that it learns as evaluated points."""
 
-    def tell(self, line: Mapping[str, Any], state: SweepState) -> None:
-        """Take a line of the record, with what is known after it."""
+    def tell(self, line: Mapping[str, Any], known: TrialState | None, result: dict[str, Any]) -> None:
+        """Take a line of the record, with what is known of its trial after it; and its report, as Tune passes it on."""
         if line["kind"] == "trial":
             self._add(line)
         elif line["kind"] == "report":
-            self._report(line, result_of(state.trials[line["trial"]], line["time"]))
+            self._report(line, result)
         elif line["kind"] == "state" and line["state"] in _ENDS and line["trial"] in self._ends:
             self._ends[line["trial"]] -= 1
             if not self._ends[line["trial"]]:
