@@ -246,9 +246,7 @@ def _run_sweep(space: SearchSpace, settings: Settings, control: SweepControl) ->
         if past is not None and not sweep.to_do:
             past.settle(sweep.searcher)
             return SweepResults.load(sweep.folder, space.objects)
-        page = None
-        if settings.web:
-            page = LivePage(sweep.folder)
+        page = LivePage(sweep.folder) if settings.web else None
         steps(step_of(settings.address))
         with (
             connected(settings, sweep.reservation, sweep.folder / SWEEP_FILE, control.signals) as (reservation, watch),
@@ -262,6 +260,8 @@ def _run_sweep(space: SearchSpace, settings: Settings, control: SweepControl) ->
                 _tune(replace(sweep, reservation=reservation), control, watch, handle, steps)
             except SweepFailedError as error:
                 raise error.with_traceback(None) from None  # the traceback of Tune's loop is of no use
+        if sweep.lease is not None:
+            sweep.lease.check()  # what another driver records is none of this one's results
         return SweepResults.load(sweep.folder, space.objects)
 
 
