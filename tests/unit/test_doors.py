@@ -41,9 +41,9 @@ VAGUE = frozenset({"told", "said", "there", "one", "own"})
 """No local name or parameter: each of them fits any value."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 47_000, "tests": 43_162, "benchmarks": 9_000}
+MOST_LINES = {"tunelight": 46_999, "tests": 43_175, "benchmarks": 9_000}
 MOST_FILES = 201
-MOST_CORE_LINES = 28_987
+MOST_CORE_LINES = 28_986
 """As many as there are: what is added takes as much away."""
 FRONT = frozenset({"cli", "__main__"})
 """The commands: neither core, nor extras."""

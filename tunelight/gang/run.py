@@ -278,7 +278,7 @@ class ResilientRun:
         if isinstance(event, Ended) and event.error is not None:
             cause, late = self.gang.fail(event.error)
             self._keep_late(late)
-            self._restart(training, cause)
+            self._start(training, cause)
             return True
         if training.order is not None and isinstance(event, Saved) and event.answers == training.order.serial:
             self._left(training, training.order.why, event)
@@ -355,15 +355,28 @@ class ResilientRun:
 
     # -- starts and faults
 
-    def _start(self, training: Training) -> None:
-        """Start training, again if need be; the run has failed where that cannot be."""
-        if (why := training.why_to_leave()) is not None:
-            self._state = Failed(drained_error(why))
-            return
-        try:
-            self._start_once(training)
-        except GangError as error:
-            self._restart(training, head_error(error))
+    def _start(self, training: Training, cause: WorkerError | None = None) -> None:
+        """Start training, after faults as often as the failure policy says; the run has failed where that cannot be.
+
+        ``cause``: the fault after which it starts again. Not where it has to leave: another gang starts it then.
+        """
+        while True:
+            if cause is not None:
+                if (delay_s := training.failures.fail(cause)) is None:
+                    self._state = Failed(TrialError(cause))
+                    return
+                self.resume_from(self.newest(self._made, training.base))
+                self.say(f"failed on rank {cause.rank} ({cause.type_name}: {cause.message}); going on {self._from()}")
+                self._sleep(delay_s)
+            if (why := training.why_to_leave()) is not None:
+                self._state = Failed(drained_error(why))
+                return
+            try:
+                self._start_once(training)
+            except GangError as error:
+                cause = head_error(error)
+            else:
+                return
 
     def _start_once(self, training: Training) -> None:
         """Let the gang meet, and start the task on it. Raises: GangError."""
@@ -382,20 +395,6 @@ class ResilientRun:
     def _made(self) -> int:
         """The last report that the ranks have made, passed on or not."""
         return max([self.number, *(event.number for event in self._queue if isinstance(event, Report))])
-
-    def _restart(self, training: Training, cause: WorkerError) -> None:
-        """Start again, as often as the failure policy says."""
-        while (delay_s := training.failures.fail(cause)) is not None:
-            self.resume_from(self.newest(self._made, training.base))
-            self.say(f"failed on rank {cause.rank} ({cause.type_name}: {cause.message}); going on {self._from()}")
-            self._sleep(delay_s)
-            try:
-                self._start_once(training)
-            except GangError as error:
-                cause = head_error(error)
-            else:
-                return
-        self._state = Failed(TrialError(cause))
 
     def _from(self) -> str:
         """Say where training restarts."""

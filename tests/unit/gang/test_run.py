@@ -474,3 +474,14 @@ def test_nothing_starts_on_a_warm_gang_whose_node_is_drained():
     with pytest.raises(TrialError, match="Ray drains"):
         play(gang, leave=lambda: Stop("Ray drains host#abcdef", save=True))
     assert gang.starts == []
+
+
+def test_what_has_to_leave_is_not_started_again_after_a_fault():
+    gang = ScriptedGang([report(1), Stop("the sweep ends", save=True), Ended(1, error=error())], [report(2)])
+    run, _, said = play(gang)
+    assert isinstance(run.next_event(), Report)
+    with pytest.raises(TrialError, match="the sweep ends") as failed:
+        run.next_event()
+    assert failed.value.error.type_name == DRAINED
+    assert (len(gang.starts), run.resume) == (1, info(1))
+    assert said == ["failed on rank 1 (ActorDiedError: gone); going on from report 1"]

@@ -181,6 +181,8 @@ def checkpoints(ended: Ended) -> Iterator[str]:
                 yield f"{trial.id}: {companion.name} tells of a checkpoint that is not there"
         for info in files.find(ended.folder / trial.folder):
             name, states = Path(info.path).name, {reports.get(info.number)}
+            if ended.stopped and trial.state == "INTERRUPTED" and any(number < info.number for number in taken):
+                continue  # made again from what it adopted, by a start of which the sweep's end cut off the note
             if info.adopted:
                 parent = ended.trials.get(taken.get(info.number, ""))
                 states = {None} if parent is None else {report["state"] for report in parent.history}
