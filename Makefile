@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.tunelight-setup
 HOROVOD_STAMP := $(VENV)/.tunelight-horovod
-BENCHMARKS := turnaround leak strategies gpu chaos recovery pbt schedulers fidelity search reporting scale data nodes ready web leaving tune_up
+BENCHMARKS := turnaround leak strategies gpu chaos recovery pbt schedulers fidelity search reporting scale heads data nodes ready web leaving tune_up
 # Of these `make test-more` runs no short mode, which takes minutes; the nightly workflow does, by `make bench-short LONG=`.
 LONG ?= recovery leaving pbt data nodes strategies fidelity gpu search chaos-cluster turnaround-peers
 # Of these there is no whole run but on a GPU: `make gpu`.

@@ -48,6 +48,8 @@ RUNS_LIMIT = 0.02
 """Growth of a process from its fifth run on that is still no leak."""
 DRIVER_LIMIT = 10_000
 """Bytes of the driver's memory that a trial may take until the sweep ends."""
+RATE = 2500.0
+"""How many trials a minute there should be on two cores, one after another."""
 SETTLE_S = 10.0
 """Seconds in which what the sweep held has to be gone."""
 NAMES = {"rss": "MB", "threads": "threads", "fds": "fds"}
@@ -251,6 +253,8 @@ def look_at_driver(trials: int) -> list[str]:
     first, last = samples[1], samples[-1]
     each, of = 1e6 * (last.rss - first.rss) / (last.at - first.at), f"{first.at} to {last.at} trials"
     headline("what a trial adds to the driver's memory", each / 1e3, "KB", of=of, most=DRIVER_LIMIT / 1e3, digits=1)
+    rate = 60 * (last.at - first.at) / (last.time - first.time)
+    headline("trials a minute that report three times and train nothing", rate, "", of=of, least=RATE, digits=0)
     more = {name: getattr(last, name) - getattr(first, name) for name in ("threads", "fds")}
     headline("threads or file descriptors that the driver gains", max(more.values()), "", of=of, digits=0)
     faults = [f"the driver grew by {each / 1e3:.1f} KB a trial"] if each > DRIVER_LIMIT else []

@@ -3,9 +3,10 @@
 The record is written as Tune's callbacks would have it (no training, no Ray): 10,000 trials of 31 reports each, 350,002
 lines. Each reader is a new process, imports included: first without a snapshot beside the record, then with one, and
 then after 1,000 further reports. Beside them Optuna loads a study of these trials, and its best one, from its journal
-and from SQLite. What a driver keeps is measured without Tune's trials (benchmarks/leak.py has these, too). The status
-is 1 where a reader that finds a snapshot takes more than 1 s or 200 MB, the report more than 8 s or its file 4 MB, and
-where a driver keeps more than 60 bytes for each report.
+and from SQLite. What a driver keeps is measured without Tune's trials (benchmarks/leak.py has these, too). At
+last a driver goes on with the sweep, Ray being up. The status is 1 where a reader that finds a snapshot takes more than
+1 s or 200 MB, the report more than 8 s or its file 4 MB, where a driver keeps more than 60 bytes for each report, and
+where a resumed sweep takes more than 8 s to its next trial.
 
     python benchmarks/scale.py          # about 3 minutes on 2 cores
     python benchmarks/scale.py --short  # 200 trials of 9 reports: does it still run? Judges nothing.
@@ -22,14 +23,14 @@ import tempfile
 from pathlib import Path
 
 from figures import headline, median, spread, table
-from measure import environment, options, said
+from measure import PEERS, environment, options, said
 from reporting import Driver
 
 from tunelight.record import Record
 from tunelight.results import SweepResults
 
 LIMIT_S, LIMIT_MB = 1.0, 200.0
-REPORT_S, REPORT_MB, REPORT_BYTES = 8.0, 4.0, 60.0
+REPORT_S, REPORT_MB, REPORT_BYTES, RESUME_S = 8.0, 4.0, 60.0, 8.0
 MORE = 1000
 """Reports that come after the last look."""
 _LOAD = "import sys; import tunelight as tl; tl.SweepResults.load(sys.argv[1]).best"
@@ -75,11 +76,18 @@ def timed(words: list[str]) -> tuple[float, float, float]:
     return wall, cpu, peak
 
 
+def output(words: list[str]) -> str:
+    """Run a command of this folder; return what it prints."""
+    run = subprocess.run(
+        words, check=True, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent, env=environment()
+    )
+    return run.stdout
+
+
 def kept(folder: Path, trials: int, reports: int) -> float:
     """Return the bytes that a driver has more at the end of a sweep, which runs in a process of its own."""
     folder.mkdir()
-    words = [sys.executable, "-c", _KEPT, str(folder), str(trials), str(reports)]
-    return float(subprocess.run(words, check=True, capture_output=True, text=True, cwd=Path(__file__).parent).stdout)
+    return float(output([sys.executable, "-c", _KEPT, str(folder), str(trials), str(reports)]))
 
 
 def peers(folder: Path, scratch: Path) -> dict[str, list[str]]:
@@ -151,6 +159,8 @@ def main() -> int:
         grow(folder, trials)
         for name, words in readers.items():
             found[name, "grown"] = [timed(words) for _ in range(args.repeats)]
+        words = [sys.executable, str(PEERS / "resume.py"), str(folder)]
+        begun = [float(output([*words, str(trials + number)]).split()[-1]) for number in range(args.repeats)]
         html = Path(scratch, "report.html").stat().st_size
         few, many = (kept(Path(scratch, f"kept-{one}"), trials // 5, one) for one in (3, reports))
         with said("writing studies"):
@@ -174,6 +184,8 @@ def main() -> int:
         met.append(headline(f"{of}: {name}, time", wall, "s", of=times, most=most[0]))
         met.append(headline(f"{of}: {name}, memory", peak, "MB", most=most[1], digits=0))
         met.append(headline(f"{of}: {name} without a snapshot, processor time", middle[name, "first"][1], "s"))
+    times = spread(begun)
+    met.append(headline(f"{of}: resumed, until a new one trains", median(begun), "s", of=times, most=RESUME_S))
     met.append(headline(f"{of}: the report's file", html / 1e6, "MB", most=REPORT_MB))
     of_reports = (many - few) / (trials // 5) / (reports - 3)
     met.append(headline("a driver's memory for each report", of_reports, "bytes", most=REPORT_BYTES, digits=0))
