@@ -7,7 +7,8 @@ first start to the last, the processor time of driver and GCS while all of them 
 end after SIGTERM.
 
 The exit status is 1 where 1,000 starts take more than 60 s, the driver more than half a core or the GCS more than a
-quarter, a tenth of the reports is missing, or the driver ends more than 30 s after SIGTERM.
+quarter, a tenth of the reports is missing, a report takes more than 1.3 times the driver's time that it takes of ten
+trials, or the driver ends more than 30 s after SIGTERM.
 
     python benchmarks/heads.py          # about three minutes on 2 cores
     python benchmarks/heads.py --short  # 20 trials that report every second: does it still run? Judges nothing.
@@ -45,7 +46,9 @@ from tunelight.schedulers import ASHA
 
 HOSTS = 2
 """Processes that the heads share."""
-START_S, DRIVER, GCS, LEAST, LEAVE_S = 60.0, 0.5, 0.25, 0.9, 30.0
+START_S, DRIVER, GCS, LEAST, LEAVE_S, FLAT = 60.0, 0.5, 0.25, 0.9, 30.0, 1.3
+FEW = 10
+"""Trials that make as many reports, beside which a report's processor time is put."""
 LEFT = 75
 """The exit code of a sweep that SIGTERM has ended."""
 
@@ -177,39 +180,46 @@ class Look(threading.Thread):
         return times[0].user + times[0].system, times[1].user + times[1].system, reports
 
 
+def measured(trials: int, every_s: float, seconds: float, scratch: str) -> tuple[dict[str, float], bool]:
+    """Run a sweep; return what was found, and whether it ended as it should."""
+    folder, code = Path(scratch, f"heads-{trials}"), 0
+    hosts = [ray.remote(Host).options(num_cpus=0, max_concurrency=10_000).remote(every_s) for _ in range(HOSTS)]
+    vars(actor_manager)["ray"] = vars(class_cache)["ray"] = StubbedRay(hosts)
+    look = Look(folder, trials, seconds)
+    look.start()
+    try:
+        tl.run(
+            {"lr": tl.loguniform(1e-4, 1e-1)}, train, metric="loss", num_samples=trials, workers=1, seed=7,
+            scheduler=ASHA(max_t=1000, grace_period=900), storage=scratch, name=folder.name, progress=False,
+        )  # fmt: skip
+    except SystemExit as ended:
+        code = ended.code  # type: ignore[assignment]
+    left_s = time.monotonic() - look.found["signal"]
+    counts = read_record(folder).counts
+    print(f"\n{trials:,} trials at once, {60 * trials / every_s:,.0f} reports a minute; exit code {code}\n")
+    print(table(["ended as", "trials"], [[state, str(count)] for state, count in counts.items() if count]) + "\n")
+    return {**look.found, "left": left_s}, code == LEFT and counts["INTERRUPTED"] == trials
+
+
 def main() -> int:
-    """Run the sweep, print what it took, and return the exit status."""
+    """Run the sweeps, print what they took, and return the exit status."""
     args = options(__doc__, "20 trials that report every second; nothing is judged")
     trials, every_s, seconds = (20, 1.0, 4.0) if args.short else (1000, 30.0, 60.0)
     os.environ["TUNELIGHT_GRACE_S"] = str(LEAVE_S)
     with tempfile.TemporaryDirectory() as scratch, local_ray(4 * trials, include_dashboard=False):
-        hosts = [ray.remote(Host).options(num_cpus=0, max_concurrency=10_000).remote(every_s) for _ in range(HOSTS)]
-        vars(actor_manager)["ray"] = vars(class_cache)["ray"] = StubbedRay(hosts)
-        look = Look(Path(scratch, "heads"), trials, seconds)
-        look.start()
-        code: Any = 0
-        try:
-            tl.run(
-                {"lr": tl.loguniform(1e-4, 1e-1)}, train, metric="loss", num_samples=trials, workers=1, seed=7,
-                scheduler=ASHA(max_t=1000, grace_period=900), storage=scratch, name="heads", progress=False,
-            )  # fmt: skip
-        except SystemExit as ended:
-            code = ended.code
-        left_s = time.monotonic() - look.found["signal"]
-        counts = read_record(look.folder).counts
-    due = trials / every_s
-    print(f"{trials:,} trials at once, {60 * due:,.0f} reports a minute; exit code {code}\n")
-    rows = [[state, str(count)] for state, count in counts.items() if count]
-    print(table(["ended as", "trials"], rows) + "\n")
-    of = f"{trials:,} trials at once"
+        few, ended = measured(FEW, FEW * every_s / trials, seconds / 2, scratch)
+        found, left = measured(trials, every_s, seconds, scratch)
+    of, due = f"{trials:,} trials at once", trials / every_s
+    of_report = [one["driver"] / one["reports"] for one in (few, found)]
     kept = [
-        headline(f"{of}: from the first start to the last", look.found["start"], "s", most=START_S, digits=1),
-        headline(f"{of}: the driver", look.found["driver"], "cores", most=DRIVER),
-        headline(f"{of}: Ray's GCS", look.found["gcs"], "cores", most=GCS),
-        headline(f"{of}: reports that came, of those due", look.found["reports"] / due, "", least=LEAST),
-        headline(f"{of}: from SIGTERM to the driver's end", left_s, "s", most=LEAVE_S, digits=1),
+        headline(f"{of}: from the first start to the last", found["start"], "s", most=START_S, digits=1),
+        headline(f"{of}: the driver", found["driver"], "cores", most=DRIVER),
+        headline(f"{of}: Ray's GCS", found["gcs"], "cores", most=GCS),
+        headline(f"{of}: reports that came, of those due", found["reports"] / due, "", least=LEAST),
+        headline(f"{of}: processor time of a report / with {FEW}", of_report[1] / of_report[0], most=FLAT),
+        headline(f"{of}: from SIGTERM to the driver's end", found["left"], "s", most=LEAVE_S, digits=1),
     ]
-    return 0 if code == LEFT and counts["INTERRUPTED"] == trials and (args.short or all(kept)) else 1
+    return 0 if ended and left and (args.short or all(kept)) else 1
 
 
 if __name__ == "__main__":

@@ -253,8 +253,9 @@ def look_at_driver(trials: int) -> list[str]:
     first, last = samples[1], samples[-1]
     each, of = 1e6 * (last.rss - first.rss) / (last.at - first.at), f"{first.at} to {last.at} trials"
     headline("what a trial adds to the driver's memory", each / 1e3, "KB", of=of, most=DRIVER_LIMIT / 1e3, digits=1)
-    rate = 60 * (last.at - first.at) / (last.time - first.time)
-    headline("trials a minute that report three times and train nothing", rate, "", of=of, least=RATE, digits=0)
+    rates = [60 * (b.at - a.at) / (b.time - a.time) for a, b in ((first, last), samples[1:3], samples[-2:])]
+    headline("trials a minute that report three times and train nothing", rates[0], "", of=of, least=RATE, digits=0)
+    headline(f"the same at the end of {last.at:,} / at the beginning", rates[2] / rates[1], least=1 / 1.3)
     more = {name: getattr(last, name) - getattr(first, name) for name in ("threads", "fds")}
     headline("threads or file descriptors that the driver gains", max(more.values()), "", of=of, digits=0)
     faults = [f"the driver grew by {each / 1e3:.1f} KB a trial"] if each > DRIVER_LIMIT else []
