@@ -228,11 +228,11 @@ class RecordCallback(Callback):
 
     def _poll_started(self) -> None:
         """Record which trials have begun to train, where one is starting."""
-        starting = [key for key in self._running if self.state.trials[key].starting]
-        if not starting or abs(self._clock() - self._asked) < _ASK_S:
+        if abs(self._clock() - self._asked) < _ASK_S:
             return
         self._asked = self._clock()
-        for trial, number in self._announced():
+        starting = [key for key in self._running if self.state.trials[key].starting]
+        for trial, number in self._announced() if starting else ():
             if trial in starting and number >= self.state.trials[trial].number:
                 self._write("training", trial=trial)
 
