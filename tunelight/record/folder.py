@@ -177,10 +177,10 @@ def _claim(folder: Path) -> bool:
             return False  # or it was created here, and somebody resumed it before this process went on
         delete_local(folder)  # of a sweep that was deleted there
     folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
+    if store is None and any(folder.iterdir()):
         return False
     try:
-        (folder / RECORD_FILE).touch(exist_ok=False)
+        (folder / RECORD_FILE).open("xb" if store is None else "wb").close()  # a reader here may have fetched the claim
     except FileExistsError:
         return False
     return True

@@ -185,7 +185,9 @@ def checkpoints(ended: Ended) -> Iterator[str]:
                 continue  # made again from what it adopted, by a start of which the sweep's end cut off the note
             if info.adopted:
                 parent = ended.trials.get(taken.get(info.number, ""))
+                kept = () if parent is None else files.find(ended.folder / parent.folder)  # also of no recorded report
                 states = {None} if parent is None else {report["state"] for report in parent.history}
+                states |= {saved_in(Path(one.path))["state"] for one in kept}
             if not files.is_valid(info):
                 yield f"{trial.id}: {name} is not what its checksum says"
             elif not info.between and states.isdisjoint({None, saved_in(Path(info.path))["state"]}):
