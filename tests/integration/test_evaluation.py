@@ -234,9 +234,6 @@ def within_fit(make: Callable[..., pl.Trainer]) -> Any:
     return found
 
 
-# --- predict ----------------------------------------------------------------------------------------------
-
-
 class Stream(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         whole = data(7)
@@ -411,9 +408,6 @@ class Sized(Split):
 def predictions_of_data_that_splits_itself(make: Callable[..., pl.Trainer]) -> Any:
     found = [torch.cat(predicted(make(), DataLoader(Split(sized), batch_size=2))) for sized in (False, True)]
     return [sorted(rows.tolist()) for rows in found]
-
-
-# --- the gangs --------------------------------------------------------------------------------------------
 
 
 class Gathers(Usual):

@@ -124,9 +124,6 @@ def test_a_time_budget_ends_the_sweep_and_keeps_what_was_reported(ray4: Any, tmp
     assert results.best.history
 
 
-# --- reservations -----------------------------------------------------------------------------------------
-
-
 def groups(ray: Any) -> dict[str, int]:
     """Return the reservations there are: the name of each, and how many bundles it holds."""
     there = ray.util.placement_group_table().items()
@@ -199,8 +196,6 @@ def test_a_trial_whose_resources_others_hold_says_so(ray4: Any) -> None:
         for group in groups:
             remove_placement_group(group)
 
-
-# --- each scheduler ---------------------------------------------------------------------------------------
 
 EPOCHS = 9
 SPACE = {"model.lr": tl.loguniform(1e-3, 3e-2), "model.hidden": tl.choice([64, 128])}

@@ -168,8 +168,6 @@ def test_each_trial_of_a_script_has_a_process_of_its_own_unless_the_user_wants_l
         until(lambda: not any(psutil.pid_exists(int(report["left"])) for report in reports), 10)
 
 
-# --- what rank 0 logs -------------------------------------------------------------------------------------
-
 LOGGING = Path(__file__).with_name("logging_script.py")
 TENSORBOARD = ("--way", "tensorboard")
 
@@ -216,9 +214,6 @@ def test_a_mistake_is_told_in_the_script_s_words(sweep: Any) -> None:
 def test_what_was_logged_is_named_where_the_metric_is_not_among_it(sweep: Any) -> None:
     results = sweep(LOGGING, TENSORBOARD, num_samples=1, metric="valid")
     assert "ended without a report of 'valid'. It logged train, val_loss." in str(results.trials[0].error)
-
-
-# --- once, and the winner as a command --------------------------------------------------------------------
 
 
 def test_a_script_is_run_once_and_survives_a_lost_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

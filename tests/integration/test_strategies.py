@@ -329,9 +329,6 @@ def test_an_error_of_a_start_hook_is_not_masked(stage: str) -> None:
         getattr(trainer(), stage)(Raising(), data())
 
 
-# --- LightningCLI --------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(autouse=True)
 def no_arguments_of_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let LightningCLI see the arguments of the test alone: it warns where the command line has some too."""

@@ -77,9 +77,6 @@ def train(config: dict[str, Any]) -> None:
     ).fit(Net(config), data, data)  # fmt: skip
 
 
-# --- what the trackers have ---------------------------------------------------------------------------------
-
-
 def records(path: Path) -> Iterator[Any]:
     """Yield the records of an offline run: protobuf messages in LevelDB's log format, with blocks of 32 KiB."""
     from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[import-not-found,attr-defined,unused-ignore]

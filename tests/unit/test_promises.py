@@ -19,9 +19,6 @@ NOW: dict[str, dict[str, Any]] = reference["names"]()
 LISTED: dict[str, dict[str, Any]] = json.loads(reference["NAMES"].read_text())
 
 
-# --- the list of public names -----------------------------------------------------------------------------
-
-
 def test_public_names_are_those_of_the_list():
     changed = [name for name in sorted(LISTED.keys() | NOW.keys()) if LISTED.get(name) != NOW.get(name)]
     assert not changed, f"say in CHANGELOG.md what to do instead of what is gone, then run: make reference; {changed}"

@@ -37,9 +37,6 @@ def test_the_citation_names_this_version():
     assert citation["license"] == PROJECT["license"]
 
 
-# --- the build ---------------------------------------------------------------------------------------------
-
-
 def test_the_tools_that_build_a_release_are_those_that_tests_build_with():
     pinned = {name.lower().replace("_", "-"): version for name, version in pins("constraints.txt").items()}
     tools = pins(".github/build.txt")
@@ -49,9 +46,6 @@ def test_the_tools_that_build_a_release_are_those_that_tests_build_with():
 
 def pins(path: str) -> dict[str, str]:
     return dict(re.findall(r"^([\w-]+)==(\S+)", docs.read(path), re.MULTILINE))
-
-
-# --- release notes ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -69,9 +63,6 @@ def test_the_notes_of_this_version_are_its_section_of_the_changelog(section):
     assert "\n## " not in notes
 
 
-# --- conda's recipe ---------------------------------------------------------------------------------------
-
-
 def test_the_recipe_for_conda_has_the_dependencies_of_pyproject_and_an_sdist_s_checksum(tmp_path):
     assert recipe.RECIPE.read_text() == recipe.recipe(PYPROJECT), "write it anew: make reference"
     run = yaml.safe_load(recipe.RECIPE.read_text())["requirements"]["run"]
@@ -83,8 +74,6 @@ def test_the_recipe_for_conda_has_the_dependencies_of_pyproject_and_an_sdist_s_c
     assert source["url"].endswith("/tunelight/tunelight-${{ version }}.tar.gz")
     assert len(run) >= 2 + len(PROJECT["dependencies"])
 
-
-# --- workflows --------------------------------------------------------------------------------------------
 
 SOURCES = {path.removeprefix(".github/workflows/"): docs.read(path) for path in GITHUB if "workflows" in path}
 WORKFLOWS = {name: yaml.safe_load(text) for name, text in SOURCES.items()}

@@ -68,9 +68,6 @@ def full(path: Path) -> None:
     raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
 
-# -- the policy
-
-
 def test_a_short_trial_or_a_cheap_checkpoint_is_written_at_every_report() -> None:
     for every_s, cost_s, reports in ((0.1, 0.04, 10), (10.0, 0.4, 1000)):
         policy = CheckpointPolicy(0.0)
@@ -89,9 +86,6 @@ def test_what_checkpoints_cost_stays_under_their_share_of_the_time() -> None:
             written += 1
     assert policy.blocked_s <= FREE_S + 0.05 * now
     assert written == pytest.approx(0.05 * now / 2.0, abs=2)  # and the share is used
-
-
-# -- in the background
 
 
 def test_the_next_one_waits_for_the_one_before_unless_a_hanging_storage_makes_that_dear(tmp_path: Path) -> None:
@@ -150,9 +144,6 @@ def test_other_ranks_write_nothing_and_a_path_that_is_not_the_reports_is_not_tak
     assert called == [str(checkpoints.temp_path(one.info(1), ""))]
     assert checkpoints.find(tmp_path) == []
     assert not One(tmp_path).writer.writes(tmp_path / "model.ckpt")
-
-
-# -- what goes wrong
 
 
 @pytest.mark.parametrize("later", [True, False])
@@ -219,9 +210,6 @@ def test_what_writes_nothing_or_cannot_be_pickled_is_raised_where_training_sees_
     one.write(1, lambda _: (_ for _ in ()).throw(TypeError("cannot pickle a lock")))
     with pytest.raises(TypeError, match="cannot pickle"):
         one.writer.settle()
-
-
-# -- the copy
 
 
 def test_tensors_that_only_the_checkpoint_holds_are_not_copied_and_what_does_not_copy_is_written_as_it_was(

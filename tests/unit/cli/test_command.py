@@ -38,9 +38,6 @@ def call(*words: object, code: int = OK) -> Any:
     return done
 
 
-# The frame
-
-
 def test_help_lists_the_commands_in_the_order_in_which_they_are_needed_and_each_has_an_example():
     text = call("--help").output
     places = [text.index(f"\n  {name} ") for name in COMMANDS]
@@ -117,9 +114,6 @@ def test_an_output_that_is_full_is_told():
     assert done.returncode == BAD_INPUT
     assert done.stderr.startswith("Error: [Errno 28] No space left on device")
     assert done.stderr.count("\n") == 1
-
-
-# Sweeps that there are
 
 
 def test_a_table_is_as_wide_as_its_reader(runs, monkeypatch):
@@ -226,9 +220,6 @@ def test_how_to_train_the_winner_names_a_program_only_where_there_is_one(tmp_pat
     assert said.endswith("Wrote best.yaml (lightning-cli)\nTrain it: python train.py fit --config best.yaml\n")
 
 
-# Files
-
-
 def test_a_sweep_of_a_trainer_without_an_end_is_warned_about(space, caplog):
     call("check", space)
     call("check", space, "--set", "max_epochs=null", "--set", "trainer.max_steps=5")
@@ -330,9 +321,6 @@ def test_plan_takes_a_script_with_what_is_searched_and_its_arguments(tmp_path):
     assert found["verdict"] in " ".join(call(*words).output.split())
     call(*words, "--deadline", "1s", code=FAILED)
     assert "nothing to search" in call("plan", str(script), *PLAN[2:], "1x8", code=BAD_INPUT).stderr
-
-
-# What other rooms draw
 
 
 def test_show_follows_a_sweep_in_its_folder(runs, monkeypatch):

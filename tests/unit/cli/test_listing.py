@@ -91,9 +91,6 @@ def test_a_choice_that_fits_no_sweep_is_no_error(runs):
     assert "No sweeps in empty" in call("ls", "empty").output
 
 
-# --- rm: what it deletes, asks and refuses ----------------------------------------------------------------
-
-
 def six_trials(storage: Path, name: str, **told: object) -> Path:
     """Record a sweep of six trials with a checkpoint each: the second is best, two are cut off, one failed."""
     storage.mkdir(exist_ok=True)

@@ -110,9 +110,6 @@ def test_a_script_without_options_to_search_gets_no_space(tmp_path, monkeypatch,
     assert not (tmp_path / "space.yaml").exists()
 
 
-# --- a script on the command line: KEY=DOMAIN words, and the script's own arguments after -- --------------
-
-
 LR_SCRIPT = (
     "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr')\np.add_argument('--epochs')\n"
     "p.parse_args()\n"

@@ -48,9 +48,6 @@ def test_gpus_are_those_that_ray_would_find_and_that_are_not_hidden(monkeypatch,
     assert nodes_of()[1][0]["GPU"] == count
 
 
-# --- what of a runtime environment goes along with the job, and what with each worker ---------------------
-
-
 INTERFACES = {"lo": ("127.0.0.1",), "eth0": ("10.0.0.1",)}
 
 

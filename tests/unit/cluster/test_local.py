@@ -151,9 +151,6 @@ def test_a_fork_of_the_process_does_not_end_it(ray, monkeypatch):
     assert os.read(ours, 100) == b"True None"
 
 
-# --- headwatch: a head that answers no more ---------------------------------------------------------------
-
-
 @pytest.fixture
 def quick(monkeypatch):
     """Look every 10 ms; return what the watch ends the process with, and when it did."""

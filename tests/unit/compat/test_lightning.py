@@ -36,9 +36,6 @@ def imported(tree: ast.AST) -> dict[str, str]:
     }
 
 
-# --- one place ----------------------------------------------------------------------------------------------
-
-
 def test_only_this_module_imports_lightning():
     users = set()
     for path in PACKAGE.rglob("*.py"):
@@ -59,9 +56,6 @@ def test_type_checkers_see_the_names_that_the_table_has():
         package, _, rest = place.partition(".")
         places[name] = f"{packages[package]}.{rest}"
     assert seen == places
-
-
-# --- the two flavours ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["pl", *names.DOCUMENTED, *names.UNDOCUMENTED])

@@ -26,9 +26,6 @@ def parameters(function: Callable[..., Any]) -> list[str]:
     return list(inspect.signature(function).parameters)
 
 
-# --- one place ---------------------------------------------------------------------------------------------
-
-
 def test_only_this_module_imports_private_modules_of_ray():
     private = re.compile(r"ray\._|ray\.experimental|ray\.[\w.]*\._|ray\.tune\.(result|utils)\b|ray\.util\.client")
     users = set()
@@ -45,9 +42,6 @@ def test_only_this_module_imports_private_modules_of_ray():
             if any(private.match(name) for name in named):
                 users.add(path.relative_to(PACKAGE.parent).as_posix())
     assert users == {"tunelight/compat/ray.py"}
-
-
-# --- the installed version ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -67,9 +61,6 @@ def test_a_version_that_was_not_tested_is_told_once_a_process(monkeypatch, versi
     with pytest.warns(UserWarning, match=f"^tunelight was {re.escape(told)}.$"):
         names.check_version()
     names.check_version()  # where a second warning would be an error
-
-
-# --- the cluster --------------------------------------------------------------------------------------------
 
 
 def test_an_actor_is_dead_once_ray_says_so(monkeypatch):

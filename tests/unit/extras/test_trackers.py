@@ -87,9 +87,6 @@ def test_stores_are_opened_one_after_another(tmp_path: Path, monkeypatch: pytest
     assert Store.most == 1
 
 
-# How runs are made
-
-
 def test_what_the_user_passes_or_sets_stays_and_other_ranks_have_no_run_unless_they_name_their_group(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -81,9 +81,6 @@ def test_a_gang_of_unlike_workers_never_meets(monkeypatch: pytest.MonkeyPatch) -
         alike_but_not_the_driver._meet([Seat(spec, location=there), Seat(spec, location=there)])
 
 
-# --- whether a process runs, on any system ----------------------------------------------------------------
-
-
 def test_a_process_runs_until_it_has_ended_and_another_user_s_runs_too(monkeypatch):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         assert is_running(child.pid)
@@ -112,9 +109,6 @@ print(before, during, has_children())
 """
     known = "False" if sys.platform == "linux" else "True"  # other systems do not say
     assert printed_by(code).split() == [known, "True", known]
-
-
-# --- a tunelight on the import path that nobody has installed ---------------------------------------------
 
 
 ROOT = Path(__file__).parents[3]

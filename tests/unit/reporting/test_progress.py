@@ -325,9 +325,6 @@ def test_the_step_before_the_sweep_is_shown_until_there_is_something_else(tty):
     assert len(ends) == 1
 
 
-# --- steps that a program shows while it has nothing else to show -----------------------------------------
-
-
 def test_a_step_that_takes_its_time_is_a_line_or_drawn_until_it_ends_and_a_short_one_and_a_quiet_program_show_nothing():
     stream, terminal = Screen(tty=False), Screen(tty=True)
     with Steps(console=Console(file=stream), after_s=0.01) as steps:

@@ -158,9 +158,6 @@ def test_of_many_trials_the_running_ones_and_the_best_are_shown_and_the_others_c
     assert [row[1] for row in rows(made.show())].count("RUNNING") == 6  # at least half of the rows
 
 
-# How long it will take yet
-
-
 @pytest.mark.parametrize(
     ("ended", "running", "total", "ends", "left"),
     [
@@ -193,9 +190,6 @@ def test_a_trial_that_outlasts_all_others_is_judged_by_its_own_pace() -> None:
     assert seconds_left(made.state, NOW, total=4) == pytest.approx(40 / 2 * 6)
     made.state.sweep["max_epochs"] = None
     assert seconds_left(made.state, NOW, total=4) is None
-
-
-# How often, and in which words
 
 
 @pytest.mark.parametrize(

@@ -89,9 +89,6 @@ def test_the_command_line_shows_and_exports_no_failed_trial(ahead: SweepResults,
     assert json.loads((tmp_path / "best.json").read_text())["trial"] == "00000"
 
 
-# --- several metrics: the front, and wherever a sweep is shown ------------------------------------------
-
-
 POINTS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12)
 
 
@@ -173,9 +170,6 @@ def test_what_is_recorded_names_the_further_metrics_where_there_are_any() -> Non
     told = {"metric": "loss", "mode": "min"}
     assert settings.recorded == {**told, "further": [["latency", "max"]]}
     assert Settings(train=print, metric="loss").recorded == told
-
-
-# --- best configurations that were trained again --------------------------------------------------------
 
 
 TWICE = {"repeats": 2, "top": 2}

@@ -117,9 +117,6 @@ def test_a_format_that_cannot_describe_the_training_is_refused_by_name(tmp_path,
         sweep(tmp_path, config, **told).export_best(tmp_path / ("b.sh" if form == "shell" else "b.yaml"), form)
 
 
-# Commands
-
-
 def of_script(folder: Path, config: Any = None, call: Any = None, **told: Any) -> Any:
     call = {"file": "train.py", "args": [], **(call or {})}
     return sweep(folder, {"lr": 0.1} if config is None else config, **{**TOLD, **SCRIPT, "call": call, **told}).best
@@ -212,9 +209,6 @@ def test_a_configuration_that_changed_on_the_way_says_so(tmp_path):
     assert yaml.safe_load(path.read_text())["model"]["lr"] == 0.3
 
 
-# Checkpoints
-
-
 def with_checkpoint(folder: Path, data: Any) -> Any:
     written = Writer(folder, **TOLD)
     trial = written.trial(0.5, config=CONFIG)
@@ -253,9 +247,6 @@ def test_a_checkpoint_that_would_run_code_is_not_opened(tmp_path):
         with_checkpoint(tmp_path, {"state_dict": {}, "object": Writer}).export_best(
             tmp_path / "b.yaml", checkpoint=True
         )
-
-
-# The best few
 
 
 @pytest.mark.parametrize(

@@ -114,9 +114,6 @@ def points_of(figure: Any) -> list[tuple[int, ...]]:
     return [tuple(int(row[0] if isinstance(row, list | tuple) else row) for row in rows) for rows in drawn]
 
 
-# Values and pictures
-
-
 @pytest.mark.parametrize(
     ("values", "wide"),
     [
@@ -153,9 +150,6 @@ def test_an_unknown_kind_of_picture_metric_or_evaluator_is_guessed_at(results: S
         importances(results, evaluator="fanov")  # type: ignore[arg-type]
 
 
-# --- figures of how results depend on hyperparameters: each mark is a trial, and what is left out is said
-
-
 def test_slices_leave_out_who_lacks_the_key(results: SweepResults) -> None:
     made = slices(results)
     titles = [one.title.text for one in made.select_xaxes()]
@@ -178,9 +172,6 @@ def test_a_key_is_drawn_on_the_scale_that_it_was_searched_on(sweep: Sweep, tmp_p
     made = slices(results)
     assert [made.layout[name].type for name in ("xaxis", "xaxis2", "xaxis3")] == ["log", "log", None]
     assert is_wide([0.001, 0.002, 0.004, 0.9])  # whose values alone would ask for another scale
-
-
-# --- importances: which evaluator is taken, at which epoch trials are compared, and what a key without effect is given
 
 
 RUNGS = (1, 3, 9, 27)

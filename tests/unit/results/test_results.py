@@ -74,9 +74,6 @@ def test_a_sweep_without_its_yaml_is_read_from_the_record(written):
     assert (found.metric, found.mode, found.name) == ("loss", "min", "digits")
 
 
-# The table
-
-
 def test_dataframe_flattens_nested_configurations_and_takes_trials_without_reports(written):
     written.trial(config={"model": {"lr": 0.1}, "data.batch": 8, "extra": {}})
     table = written.load().dataframe()
@@ -84,9 +81,6 @@ def test_dataframe_flattens_nested_configurations_and_takes_trials_without_repor
     assert table["config.model.lr"][0] == 0.1
     assert table["config.data.batch"][0] == 8
     assert table["reports"][0] == 0
-
-
-# Exports
 
 
 def test_export_holds_the_configuration_and_where_it_came_from(three, tmp_path):
@@ -106,9 +100,6 @@ def test_export_holds_the_configuration_and_where_it_came_from(three, tmp_path):
         "sweep": {"name": "digits", "folder": str(three.folder)},
         "checkpoint": None,
     }
-
-
-# Checkpoints and models
 
 
 @pytest.mark.parametrize(
@@ -217,9 +208,6 @@ def test_a_class_that_decides_by_itself_what_a_checkpoint_may_hold_is_not_told(w
     assert trial.load_model(LoadsByItself, weights_only=False).arguments == {"lr": 0.1, "hidden": 0}
 
 
-# In words
-
-
 def test_summary_says_what_a_person_wants_to_know(three):
     assert three.summary().splitlines() == [
         "Sweep digits: 3 trials (1 finished, 1 stopped, 1 error)",
@@ -251,9 +239,6 @@ def test_reading_results_imports_neither_torch_nor_lightning_and_works_without_r
     assert printed_by(code, str(three.folder)) == "0.2\n"
 
 
-# --- the end of a trial's log -----------------------------------------------------------------------------
-
-
 def test_it_is_of_so_many_bytes_without_half_a_letter_or_a_password_and_what_is_no_text_hides_nothing(
     tmp_path: Path,
 ) -> None:
@@ -265,9 +250,6 @@ def test_it_is_of_so_many_bytes_without_half_a_letter_or_a_password_and_what_is_
     (tmp_path / "log.txt").write_text(f"{'x' * 60}\nconnect to https://me:hunter2@host/db")
     for size in range(5, 60):
         assert "hunter2" not in log_end(tmp_path, size=size)
-
-
-# --- results: checkpoints that no record knows, and torn ones ---------------------------------------------
 
 
 def on_disk(written: Writer, trial: str, number: int, value: float | None, between: int = 0) -> Path:
@@ -318,9 +300,6 @@ def test_diverged_and_oom_are_counted_and_no_errors(written: Writer) -> None:
     assert list(results.dataframe()["state"]) == ["FINISHED", "DIVERGED", "OOM"]
     assert "1 finished, 1 diverged, 1 oom" in results.summary()
     assert results.trials[1].error == "FloatingPointError: loss is nan"
-
-
-# --- a sweep's trials as an Optuna study: states, parameters, curves, and where it is written -------------
 
 
 SPACE = {"lr": tl.loguniform(1e-4, 1.0), "width": tl.choice([8, 16]), "odd": tl.randn(0.0, 1.0)}

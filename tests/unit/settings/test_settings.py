@@ -39,9 +39,6 @@ def train(config):
     """Do nothing."""
 
 
-# --- values -----------------------------------------------------------------------------------------------
-
-
 def test_run_takes_and_explains_every_setting():
     parameters = [*inspect.signature(tl.run).parameters]
     assert parameters == ["search_space", *NAMES]
@@ -122,9 +119,6 @@ def test_a_lightning_callback_is_sent_to_the_trainer():
             Settings(callbacks=[given])
 
 
-# --- settings against each other --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -137,9 +131,6 @@ def test_a_lightning_callback_is_sent_to_the_trainer():
 def test_what_contradicts_says_how(given, message):
     with pytest.raises(SettingsError, match=message):
         check_settings(SPACE, Settings(**given))
-
-
-# --- repeats
 
 
 @pytest.mark.parametrize(
@@ -180,9 +171,6 @@ def test_what_is_no_number_of_repeats_is_refused(value: Any, says: str) -> None:
         tl.Folds(1)
 
 
-# --- the table of backends
-
-
 @pytest.mark.parametrize("name", BACKENDS)
 def test_a_backend_names_its_strategy_and_the_group_that_connects_its_ranks(name):
     required = BACKENDS[name].requires
@@ -206,15 +194,9 @@ def test_a_backend_that_is_not_installed_says_how_to_get_it(monkeypatch):
         check_backend("backend", "horovod")
 
 
-# --- the code that a sweep trains
-
-
 def lightning_class(name: str, module: str = "pytorch_lightning.core") -> type:
     base = type(name, (), {"__module__": module})
     return type("Mine", (base,), {})
-
-
-# --- import paths -----------------------------------------------------------------------------------------
 
 
 def test_both_spellings_of_an_import_path():
@@ -249,9 +231,6 @@ def test_a_module_that_raises_is_no_missing_module(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ImportPathError, match=r"was found, but raised ModuleNotFoundError.*not_installed_anywhere"):
         load_object("raising_module:X")
-
-
-# --- the train function -----------------------------------------------------------------------------------
 
 
 async def coroutine(config):

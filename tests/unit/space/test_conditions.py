@@ -45,9 +45,6 @@ def draws(space: tl.SearchSpace, count: int = 50) -> list[dict[str, Any]]:
     return [space.sample(generator, index % space.grid_size) for index in range(count)]
 
 
-# --- conditions -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("domains", "message"),
     [
@@ -93,9 +90,6 @@ def test_what_is_described_is_read_back_with_its_conditions():
     assert draws(again) == draws(space) == draws(pickle.loads(pickle.dumps(space)))
     kept = tl.SearchSpace({"a": tune.choice([[1, 2], 3]), "b": {"fixed": "choice(1)", "when": {"a": [[1, 2]]}}})
     assert tl.SearchSpace(kept.describe()).when == kept.when == {"b": {"a": [[1, 2]]}}
-
-
-# --- constraints ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -188,9 +182,6 @@ def test_a_searcher_of_rays_is_not_given_what_it_cannot_know():
     build_searcher(tl.SearchSpace({"a": tune.uniform(0, 1), "b": 3}), settings)
 
 
-# --- fixed, ordinal -------------------------------------------------------------------------------
-
-
 def test_keys_can_be_fixed_afterwards():
     space = tl.SearchSpace({"model": {"lr": tune.uniform(0, 1)}, "n": tl.grid([1, 2])}, metric="loss")
     fixed = space.fixed({"model.lr": 0.5, "n": 3, "data.root": "/data"})
@@ -200,9 +191,6 @@ def test_keys_can_be_fixed_afterwards():
     assert told.settings["baselines"] == ({"a": 0}, {"a": 0, "b": 1})
     with pytest.raises(SpaceError, match=r"has no key 'modle.lr'.* Did you mean 'model.lr'"):
         space.fixed({"modle.lr": 0.5})
-
-
-# --- baselines --------------------------------------------------------------------------------------------
 
 
 def test_a_baseline_holds_what_counts_and_need_not_repeat_what_is_fixed():
@@ -219,9 +207,6 @@ def test_a_baseline_holds_what_counts_and_need_not_repeat_what_is_fixed():
     ]:
         with pytest.raises(SettingsError, match=rf"baselines\[0\] {message}"):
             space.check_baselines([config])
-
-
-# --- choices that are objects: plain data stands for them, and training code and results get them back ---
 
 
 class Opt(enum.Enum):

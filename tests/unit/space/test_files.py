@@ -34,9 +34,6 @@ def write(tmp_path):
     return write
 
 
-# --- the schema -------------------------------------------------------------------------------------------
-
-
 def test_the_schema_that_ships_is_that_of_the_code():
     """Else: make reference."""
     assert json.loads((folder() / "schema.json").read_text()) == schema()
@@ -100,9 +97,6 @@ def test_the_schema_accepts_whatever_is_described():
     JUDGE.validate({"space": described.describe()})
 
 
-# --- the place of a mistake -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "place", "message"),
     [
@@ -147,9 +141,6 @@ def test_all_mistakes_of_an_outline_are_told_at_once(write):
         tl.SearchSpace.load(write(GOOD + "mode: least\nworkers: two\nnum_sample: 3\n"))
     lines = str(caught.value).splitlines()
     assert [line.split(": ")[0].partition("space.yaml:")[2] for line in lines] == ["5:1", "6:1", "7:1"]
-
-
-# --- what ships -------------------------------------------------------------------------------------------
 
 
 def test_all_spaces_that_come_along_are_found_by_name(monkeypatch, tmp_path):

@@ -21,8 +21,6 @@ from tunelight.settings import Settings
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
 
-# --- Weights & Biases -------------------------------------------------------------------------------------
-
 SWEEP = """\
 program: train.py
 name: demo

@@ -54,9 +54,6 @@ def load(tmp_path):
     return write
 
 
-# --- declaring --------------------------------------------------------------------------------------------
-
-
 def test_the_domains_are_ray_tunes_own():
     import tunelight.space as room
 
@@ -107,9 +104,6 @@ def test_a_space_of_anything(tmp_path):
         tl.SearchSpace.of(3)  # type: ignore[arg-type]
 
 
-# --- sampling ---------------------------------------------------------------------------------------------
-
-
 @given(st.integers(0, 2**32 - 1))
 def test_draws_of_a_space_without_conditions_stay_what_they_were(seed):
     """One draw from each domain, in the order of the space, by one generator: sweeps that go on rely on it."""
@@ -130,9 +124,6 @@ def test_a_grid_is_walked_through_once():
     assert tl.SearchSpace({"a": Categorical([1, 2]).grid()}).grid_size == 2
 
 
-# --- describing -------------------------------------------------------------------------------------------
-
-
 def test_a_description_is_read_back(load):
     written = tl.SearchSpace(ALL | {"m": {"n": tune.sample_from(twice)}})
     told = json.loads(json.dumps(written.describe()))
@@ -147,8 +138,6 @@ def test_choices_that_are_no_plain_data_are_described():
     space = tl.SearchSpace({"a": tune.choice([np.int64(1), Settings, (1, None), np.float64(0.5)])})
     assert space.describe() == {"a": {"choice": [1, "tunelight.settings.values:Settings", [1, None], 0.5]}}
 
-
-# --- YAML -------------------------------------------------------------------------------------------------
 
 GOOD = """\
 space:
@@ -230,9 +219,6 @@ def test_the_path_is_left_as_it_was(load):
     with pytest.raises(ImportPathError):
         load(GOOD + "train: nowhere_at_all:train")
     assert sys.path == before
-
-
-# --- a model= sweep's keys --------------------------------------------------------------------------------
 
 
 def model(lr: float, hidden: int = 3) -> None:

@@ -22,8 +22,6 @@ from tunelight.stores import Store, store_of, write_atomically
 from tunelight.stores.atomic import create_atomically
 from tunelight.stores.tune import for_tune
 
-# --- URLs -------------------------------------------------------------------------------------------------
-
 
 def test_a_url_is_a_path_that_says_its_url_also_below_a_folder_of_the_name_of_the_working_folders(
     machine, tmp_path, monkeypatch
@@ -79,9 +77,6 @@ def test_a_library_that_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(fsspec, "get_filesystem_class", missing)
     with pytest.raises(SettingsError, match=r"Install s3fs to access S3\. Every node needs it"):
         stores.working("s3://bucket/x")
-
-
-# --- files and objects ------------------------------------------------------------------------------------
 
 
 def there(folder: Path) -> Store:
@@ -164,9 +159,6 @@ def test_a_trials_folder_is_brought_home_without_what_is_uploaded_when_it_is_wri
     assert draft.exists()  # which another gang may still write
     assert store.stat(whole)
     assert not whole.exists()
-
-
-# --- checkpoints ------------------------------------------------------------------------------------------
 
 
 def checkpoint(trial: Path, number: int, value: float | None = None, text: str = "weights") -> CheckpointInfo:

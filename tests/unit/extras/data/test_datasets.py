@@ -21,9 +21,6 @@ from tunelight.settings import Settings
 NODE = {"CPU": 8.0}
 
 
-# --- what a sweep is told ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("made", "given", "message"),
     [
@@ -51,9 +48,6 @@ def test_a_path_is_read_as_parquet_and_room_is_kept_where_there_is_data():
     assert Settings(datasets={"train": "x"}, data_cpus=0).room_for_data == 0
 
 
-# --- room -------------------------------------------------------------------------------------------------
-
-
 def test_trials_leave_whole_cpus_free():
     gang = Reservation(workers=2)
     assert trials_at_once(gang, [NODE], 0) == 4
@@ -76,9 +70,6 @@ def test_gangs_that_a_scheduler_resizes_leave_it_too():
     updater = SimpleNamespace(get_num_cpus=lambda: 4, get_num_gpus=lambda: 0)
     ledger.update_capacity(SimpleNamespace(_resource_updater=updater))
     assert ledger.capacity == (3, 0)
-
-
-# --- files ------------------------------------------------------------------------------------------------
 
 
 def write(path: Path, **columns: list[int]) -> None:
@@ -162,9 +153,6 @@ def test_what_a_task_failed_of_is_told_without_rays_frames():
     assert task_error(RuntimeError(inner)) == "ray::Map() (pid=1)\nKeyError: 'imgae'"
     outer = f"ray::SplitCoordinator.get()\nray.exceptions.RayTaskError(UserCodeException): {inner}"
     assert task_error(RuntimeError(outer)) == task_error(RuntimeError(inner))
-
-
-# --- the data module --------------------------------------------------------------------------------------
 
 
 def test_parts_that_nobody_has_are_empty_and_a_missing_train_set_is_an_error():

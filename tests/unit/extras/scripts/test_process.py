@@ -156,9 +156,6 @@ def test_what_the_next_script_would_stumble_over_is_set_back(play: Play, capsys:
     assert "last words" in capsys.readouterr().out
 
 
-# --- which of the modules that a script imports another process may have from its beginning ---------------
-
-
 @pytest.fixture
 def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder on the path into which pip has installed."""

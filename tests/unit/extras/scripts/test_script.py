@@ -95,8 +95,6 @@ def test_a_macro_behind_an_option_is_what_the_option_reads(args: Any, config: An
     assert Script("train.py", args=args, options=options).command(config) == words
 
 
-# --- W&B's files ------------------------------------------------------------------------------------------
-
 WANDB = """\
 program: train.py
 method: random
@@ -171,9 +169,6 @@ def test_its_nested_parameters_are_one_argument_and_its_others_are_looked_up(tmp
 def test_what_of_it_cannot_be_done_is_named_with_its_place(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises((SpaceError, SettingsError), match=said):
         loaded(tmp_path, text)
-
-
-# --- how a configuration is written on a script's command line, and how that is found ---------------------
 
 
 @pytest.mark.parametrize(

@@ -161,9 +161,6 @@ def _read(read: Callable[[list[str]], Mapping[str, Any]], words: list[str]) -> M
             return None
 
 
-# --- argparse and its like --------------------------------------------------------------------------------
-
-
 def test_argparse() -> None:
     p = argparse.ArgumentParser()
     p.add_argument("--int", type=int, default=3)
@@ -192,9 +189,6 @@ def _truths(found: dict[str, Any]) -> dict[str, Any]:
     untyped = {"True": True, "": False}
     choice = {"True": True, "False": False}
     return {**found, "untyped": untyped.get(*[found["untyped"]] * 2), "choice": choice.get(*[found["choice"]] * 2)}
-
-
-# --- literals ---------------------------------------------------------------------------------------------
 
 
 class Model(pl.LightningModule):

@@ -172,9 +172,6 @@ def test_a_sweep_in_a_store_is_followed_from_another_machine(machine: Any, stora
     )
 
 
-# --- the server beside a sweep: it starts once for a folder, keeps its address, and leaves when nobody needs it
-
-
 @pytest.fixture
 def folder_of_one(tmp_path: Path) -> Iterator[Path]:
     record(tmp_path / "digits", trials=3)

@@ -30,9 +30,6 @@ def images(count: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x[:count], y[:count]
 
 
-# --- models -----------------------------------------------------------------------------------------------
-
-
 def test_a_transformer_sees_where_a_patch_lies_and_says_why_it_cannot_be_built():
     torch.manual_seed(0)
     model = VisionTransformer(size=8, channels=1, patch=4, **SMALL).eval()
@@ -44,9 +41,6 @@ def test_a_transformer_sees_where_a_patch_lies_and_says_why_it_cannot_be_built()
     for name, value, message in (("patch", 5, "patch=5 must divide size=32"), ("heads", 7, "heads")):
         with pytest.raises(ValueError, match=message):
             VisionTransformer(**{name: value})
-
-
-# --- data on disk -----------------------------------------------------------------------------------------
 
 
 def idx(path: Path, values: np.ndarray, packed: bool = False) -> None:
