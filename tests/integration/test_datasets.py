@@ -129,9 +129,7 @@ def check_epochs(trial: tl.TrialResult, epochs: int, ranks: int = 2) -> dict[int
     return found
 
 
-def test_a_sweep_on_parquet_sees_each_row_once_an_epoch_and_learns(
-    ray4: Any, tmp_path: Path, parquet: dict[str, Any]
-) -> None:
+def test_a_sweep_on_parquet_sees_each_row_once_an_epoch_and_learns(tmp_path: Path, parquet: dict[str, Any]) -> None:
     results = sweep(tmp_path, datasets=parquet, cache=True, epochs=8)
     found = check_epochs(results.best, 8)
     assert found[0] != found[1]
@@ -162,7 +160,7 @@ class Resize(GangScheduler):
 @pytest.mark.slow
 @pytest.mark.timeout(300)  # a worker imports torch meanwhile
 def test_a_gang_that_is_resized_sees_whole_epochs_again_after_that_in_which_it_was(
-    ray4: Any, tmp_path: Path, parquet: dict[str, Any]
+    tmp_path: Path, parquet: dict[str, Any]
 ) -> None:
     results = sweep(
         tmp_path, datasets=parquet, cache=True, scheduler=Resize(3, (2, 1)), epochs=500, every=8, workers=(1, 2)
@@ -180,7 +178,7 @@ def test_a_gang_that_is_resized_sees_whole_epochs_again_after_that_in_which_it_w
 
 @pytest.mark.slow
 def test_the_command_line_runs_a_file_that_names_its_data(
-    ray4: Any, tmp_path: Path, parquet: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, parquet: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("space.yaml").write_text(
@@ -215,7 +213,7 @@ trainer_args: {{log_every_n_steps: 5}}
     assert "ray-data" not in log, "Ray Data's own lines belong into Ray's logs"
 
 
-def test_bad_datasets_are_told_before_a_trial_starts(ray4: Any, tmp_path: Path, parquet: dict[str, Any]) -> None:
+def test_bad_datasets_are_told_before_a_trial_starts(tmp_path: Path, parquet: dict[str, Any]) -> None:
     import ray
 
     with pytest.raises(DataError, match="'train' has 1 row, fewer than there are ranks"):
@@ -225,7 +223,7 @@ def test_bad_datasets_are_told_before_a_trial_starts(ray4: Any, tmp_path: Path, 
 
 
 @pytest.mark.slow
-def test_a_streamed_dataset_comes_in_the_same_order_again(ray4: Any, tmp_path: Path, parquet: dict[str, Any]) -> None:
+def test_a_streamed_dataset_comes_in_the_same_order_again(tmp_path: Path, parquet: dict[str, Any]) -> None:
     runs = [sweep(tmp_path, name=name, datasets=parquet) for name in "ab"]
     orders = [check_epochs(run.best, 2) for run in runs]
     assert orders[0] == orders[1]
