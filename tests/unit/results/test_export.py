@@ -216,7 +216,7 @@ def with_checkpoint(folder: Path, data: Any) -> Any:
     return written.load()
 
 
-def test_the_checkpoint_is_copied_and_its_weights_are_safetensors(tmp_path):
+def test_the_checkpoint_is_copied_with_the_command_to_judge_it_and_its_weights_are_safetensors(tmp_path, monkeypatch):
     from safetensors.torch import load_file
 
     shared = torch.arange(6.0).reshape(2, 3)
@@ -230,10 +230,6 @@ def test_the_checkpoint_is_copied_and_its_weights_are_safetensors(tmp_path):
     assert sorted(weights) == ["a", "count", "t", "tied"]
     assert torch.equal(weights["t"], shared.T)
     assert int(weights["count"]) == 3
-
-
-def test_the_command_to_judge_the_copy_is_in_the_file(tmp_path, monkeypatch):
-    found = with_checkpoint(tmp_path, {"state_dict": {}})
     monkeypatch.chdir(tmp_path)
     path = found.export_best("best.yaml", "lightning-cli", checkpoint=True)
     assert f"python train.py validate --config best.yaml --ckpt_path {tmp_path / 'best.ckpt'}" in path.read_text()
@@ -289,10 +285,7 @@ def test_an_object_that_no_module_has_is_refused(tmp_path, reference):
         results.export_best(tmp_path / "best.yaml", "lightning-cli")
 
 
-def test_with_one_worker_it_needs_no_launcher(tmp_path):
-    assert shlex.join(of_script(tmp_path, workers=1).plain_command) == "python train.py --lr=0.1"
-
-
-def test_a_masked_secret_is_pointed_out(tmp_path):
-    trial = of_script(tmp_path, call={"args": ["--store=s3://me:***@host"]})
+def test_with_one_worker_it_needs_no_launcher_and_a_masked_secret_is_pointed_out(tmp_path):
+    trial = of_script(tmp_path, call={"args": ["--store=s3://me:***@host"]}, workers=1)
+    assert trial.plain_command == ["python", "train.py", "--store=s3://me:***@host", "--lr=0.1"]
     assert "A secret was masked" in trial.export(tmp_path / "best.sh").read_text()

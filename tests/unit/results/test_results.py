@@ -58,17 +58,23 @@ def test_results_are_the_trials_in_order_of_creation_with_every_report(three):
     ]
 
 
-def test_nothing_reported_is_an_error_that_shows_the_first_failure(written):
-    written.trial(state="ERROR", error=ERROR)
+def test_nothing_reported_is_an_error_that_shows_the_first_failures(written):
+    for _ in range(12):
+        written.trial(state="ERROR", error=ERROR)
     found = written.load()
-    with pytest.raises(NoResultError, match=r"'loss': 1 trial \(1 error\).*rank 1 on a: ValueError"):
+    assert found.summary().endswith("\nTrial 00009 failed: rank 1 on a: ValueError: no such lr\nand 2 more.")
+    with pytest.raises(NoResultError, match=r"'loss': 12 trials \(12 error\).*rank 1 on a: ValueError"):
         _ = found.best
     assert "No comparable result" in found.summary()
     assert "nothing reported" in repr(found)
 
 
-def test_a_sweep_without_its_yaml_is_read_from_the_record(written):
+def test_an_export_has_the_versions_of_the_sweep_and_one_without_its_yaml_is_read_from_the_record(tmp_path):
+    versions = {"python": "3.11.0", "torch": "2.6"}
+    written = Writer(tmp_path, versions=versions)
     written.trial(0.5)
+    exported = written.load().export_best(tmp_path / "b.yaml").read_text()
+    assert yaml.safe_load(exported)["versions"] == versions  # not those of this process
     (written.folder / "sweep.yaml").unlink()
     found = written.load()
     assert (found.metric, found.mode, found.name) == ("loss", "min", "digits")
@@ -220,15 +226,6 @@ def test_summary_says_what_a_person_wants_to_know(three):
     assert pickle.loads(pickle.dumps(three)).best_config == three.best_config
 
 
-def test_summary_names_the_first_errors_of_many(written):
-    for _ in range(12):
-        written.trial(state="ERROR", error=ERROR)
-    assert written.load().summary().splitlines()[-2:] == [
-        "Trial 00009 failed: rank 1 on a: ValueError: no such lr",
-        "and 2 more.",
-    ]
-
-
 def test_reading_results_imports_neither_torch_nor_lightning_and_works_without_ray(three):
     code = (
         "import sys; sys.modules['ray'] = None\n"
@@ -257,18 +254,15 @@ def on_disk(written: Writer, trial: str, number: int, value: float | None, betwe
     return Path(written_checkpoint(written.folder / f"trial_{trial}", number, between, value=value).path)
 
 
-def test_one_that_was_finished_after_the_last_report_counts(written: Writer) -> None:
-    trial = written.trial(0.5, 0.2)
-    written.checkpoint(trial, 1, 0.5)
-    last = on_disk(written, trial, 2, 0.2)
-    assert written.load().best.checkpoint == last
-
-
-def test_of_those_as_good_the_earlier_counts_though_no_record_knows_it(written: Writer) -> None:
-    trial = written.trial(0.2, 0.5, 0.2)
-    first = on_disk(written, trial, 1, 0.2)
-    written.checkpoint(trial, 3, 0.2)
-    assert written.load().best.checkpoint == first
+@pytest.mark.parametrize(
+    ("losses", "recorded", "number"),
+    [((0.5, 0.2), 1, 2), ((0.2, 0.5, 0.2), 3, 1)],
+    ids=["finished after the last report", "the earlier of those as good"],
+)
+def test_one_that_no_record_knows_counts(written: Writer, losses: Any, recorded: int, number: int) -> None:
+    trial = written.trial(*losses)
+    written.checkpoint(trial, recorded, losses[recorded - 1])
+    assert on_disk(written, trial, number, 0.2) == written.load().best.checkpoint
 
 
 def test_one_with_which_the_trial_left_in_the_midst_of_an_epoch_counts_as_old_as_it_is(written: Writer) -> None:
@@ -403,10 +397,3 @@ def test_several_metrics_are_several_directions(tmp_path: Path) -> None:
     study = SweepResults(sweep.folder, SweepResults.load(sweep.folder).record, told).to_study()
     assert [direction.name for direction in study.directions] == ["MINIMIZE", "MAXIMIZE"]
     assert study.trials[0].values == [0.5, 3.0]
-
-
-def test_export_prefers_the_versions_that_the_sweep_ran_on(tmp_path):
-    written = Writer(tmp_path, versions={"python": "3.11.0", "torch": "2.6"})
-    written.trial(0.5)
-    data = yaml.safe_load(written.load().export_best(tmp_path / "b.yaml").read_text())
-    assert data["versions"] == {"python": "3.11.0", "torch": "2.6"}
