@@ -104,9 +104,7 @@ def page(chromium: Any, address: str) -> Iterator[SweepPage]:
     assert all(url.startswith((address.split("/sweep", maxsplit=1)[0], "data:", "blob:")) for url in found.asked)
 
 
-def test_the_table_begins_with_the_best_and_shows_hyperparameters_before_what_a_trial_took(
-    page: SweepPage, sweep: SweepResults
-) -> None:
+def test_the_table_begins_with_the_best_and_shows_hyperparameters_before_what_a_trial_took(page, sweep):
     assert page.heads() == [
         "trial", "state", "best loss", "model.lr", "model.hidden", "opt", "momentum",
         "last loss", "epochs", "time", "workers",
@@ -150,9 +148,7 @@ def test_a_click_among_reports_lands_where_it_was_aimed(page: SweepPage) -> None
     page.until(lambda: page.page.evaluate(keys) == ["new", "second", "first", "third"], "the order")
 
 
-def test_curves_have_ticks_and_grid_lines_and_show_a_value_under_the_pointer(
-    page: SweepPage, sweep: SweepResults
-) -> None:
+def test_curves_have_ticks_and_grid_lines_and_show_a_value_under_the_pointer(page, sweep):
     for axis in "xy":
         assert page.page.locator(f"#canvas .{axis}grid").count() >= 3
         assert page.page.locator(f"#canvas .{axis}tick").count() >= 3

@@ -83,9 +83,7 @@ def test_gangs_meet_at_real_addresses(run: Run, tmp_path: Path) -> None:
     ],
     ids=["a firewall", "later nodes"],
 )
-def test_a_gang_whose_nodes_are_apart_says_so(
-    run: Run, tmp_path: Path, nodes: int, blocked: dict[str, str], words: list[str]
-) -> None:
+def test_a_gang_whose_nodes_are_apart_says_so(run, tmp_path, nodes, blocked, words):
     told = read(run(nodes, "tests.cluster.scenes", str(tmp_path), "refused", **blocked))["refused"]
     assert all(word in told["error"] for word in words), told
     assert told["seconds"] < 90, told  # nothing is tried again: 10 s of waiting, and the start of workers

@@ -111,7 +111,7 @@ class Seen(Callback):
 def in_a_trial(config: dict[str, Any]) -> None:
     """Train as :func:`alone` does, on the trial's gang."""
     sharded = tl.get_context().backend == "sharded"
-    more = {"strategy": tl.RayShardedStrategy(min_sharded=1)} if sharded else {}
+    more: dict[str, Any] = {"strategy": tl.RayShardedStrategy(min_sharded=1)} if sharded else {}
     model = Net(config["lr"], config["compiler"])
     fit(config["device"], model, callbacks=[Seen()], precision=config["precision"], **more)
 

@@ -159,9 +159,7 @@ class Resize(GangScheduler):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)  # a worker imports torch meanwhile
-def test_a_gang_that_is_resized_sees_whole_epochs_again_after_that_in_which_it_was(
-    tmp_path: Path, parquet: dict[str, Any]
-) -> None:
+def test_a_gang_that_is_resized_sees_whole_epochs_again_after_that_in_which_it_was(tmp_path, parquet):
     results = sweep(
         tmp_path, datasets=parquet, cache=True, scheduler=Resize(3, (2, 1)), epochs=500, every=8, workers=(1, 2)
     )
@@ -177,9 +175,7 @@ def test_a_gang_that_is_resized_sees_whole_epochs_again_after_that_in_which_it_w
 
 
 @pytest.mark.slow
-def test_the_command_line_runs_a_file_that_names_its_data(
-    tmp_path: Path, parquet: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_line_runs_a_file_that_names_its_data(tmp_path, parquet, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("space.yaml").write_text(
         f"""

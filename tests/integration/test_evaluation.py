@@ -478,9 +478,7 @@ def found(ray4: Any, request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_ranks_evaluate_exactly_as_one_process_does(
-    name: str, found: list[dict[str, Any]], alone: dict[str, Any]
-) -> None:
+def test_ranks_evaluate_exactly_as_one_process_does(name, found, alone):
     torch.testing.assert_close(found[0][name], alone[name], rtol=1e-6, atol=1e-6)
 
 
@@ -489,9 +487,7 @@ def test_a_dataset_that_differs_between_ranks_is_refused(found: list[dict[str, A
 
 
 @pytest.mark.parametrize("name", ["unequal", "conditional", "apart"])
-def test_collectives_of_user_code_that_do_not_fit_are_an_error_on_every_rank(
-    name: str, found: list[dict[str, Any]]
-) -> None:
+def test_collectives_of_user_code_that_do_not_fit_are_an_error_on_every_rank(name, found):
     for rank in found:
         assert "all_gather of a float32 tensor" in rank[name]
         assert "evaluation='ddp'" in rank[name]

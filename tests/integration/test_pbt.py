@@ -79,9 +79,7 @@ def check_changes(results: tl.SweepResults) -> int:
     return count
 
 
-def test_the_worst_train_on_with_the_best_ones_weights_and_a_population_of_four_takes_turns(
-    ray4: Any, tmp_path: Path
-) -> None:
+def test_the_worst_train_on_with_the_best_ones_weights_and_a_population_of_four_takes_turns(ray4, tmp_path):
     results = sweep(tmp_path, "turns")
     assert [trial.state for trial in results.trials] == ["FINISHED"] * 4
     assert check_changes(results) >= 1

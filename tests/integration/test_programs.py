@@ -42,9 +42,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.apart
-def test_a_sweep_shows_its_own_lines_and_none_of_ray_s_or_lightning_s_also_of_a_fault_that_was_survived(
-    tmp_path: Path,
-) -> None:
+def test_a_sweep_shows_its_own_lines_and_none_of_ray_s_or_lightning_s_also_of_a_fault_that_was_survived(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     done = python("script.py", tmp_path, cwd=tmp_path, **os.environ)
     (out, after), (errors, later) = (text.split("the next sweep\n") for text in (done.stdout, done.stderr))

@@ -162,9 +162,7 @@ SETTINGS: dict[str, dict[str, Any]] = {"half": HALF, "fixed": {**HALF, "fixed": 
     ],
     ids=str,
 )
-def test_a_trial_that_goes_on_is_the_run_without_a_failure(
-    gangs: dict[Any, Gang], tmp_path: Path, case: tuple[str, int, int, str, int]
-) -> None:
+def test_a_trial_that_goes_on_is_the_run_without_a_failure(gangs, tmp_path, case):
     backend, wanted, workers, name, report = case
     cut = tmp_path / "cut"
     whole = start(gang_of(gangs, backend, wanted), tmp_path / "whole", SETTINGS[name], wanted=wanted)

@@ -134,9 +134,7 @@ def sizes(ray: Any) -> list[int]:
     return sorted(groups(ray).values())
 
 
-def test_a_gang_of_a_given_size_holds_no_more_than_that_in_one_reservation_for_each_doubling(
-    ray4: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gang_of_a_given_size_holds_no_more_than_that_in_one_reservation_for_each_doubling(ray4, monkeypatch):
     with Gang.form(replace(spec(), reservation=Reservation(1, least=1, most=4)), None) as gang:
         gang.heal(1)
         assert (gang.ready(), sizes(ray4)) == (0, [])

@@ -100,9 +100,7 @@ def test_a_script_is_tuned_as_it_is(name: str, sweep: Any, tmp_path: Path, monke
         *(pytest.param(name, marks=pytest.mark.slow) for name in SCRIPTS if name != "argparse_trainer"),
     ],
 )
-def test_the_commands_of_the_winner_train_as_its_trial_did(
-    name: str, sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commands_of_the_winner_train_as_its_trial_did(name, sweep, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     key, args = SCRIPTS[name]
     script = EXAMPLES / f"{name}.py"
@@ -154,9 +152,7 @@ tl.report({"val_loss": state.runs + changed, "pid": os.getpid(), "left": left, "
 
 
 @pytest.mark.parametrize("reuse", [None, True])
-def test_each_trial_of_a_script_has_a_process_of_its_own_unless_the_user_wants_less(
-    sweep: Any, tmp_path: Path, reuse: bool | None
-) -> None:
+def test_each_trial_of_a_script_has_a_process_of_its_own_unless_the_user_wants_less(sweep, tmp_path, reuse):
     (tmp_path / "state.py").write_text("runs = 0\n")
     text = LOOP + "import os\ntl.report({'val_loss': 1.0, 'pid': os.getpid()})" if reuse else HABITS
     results = sweep(text, num_samples=2, scheduler="fifo", reuse_gangs=reuse, style="argparse")

@@ -150,9 +150,7 @@ def test_a_strategy_of_another_trainer_is_refused() -> None:
         first.fit(Small(), data())
 
 
-def test_checkpoints_reach_nodes_with_other_disks_and_come_back(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_checkpoints_reach_nodes_with_other_disks_and_come_back(monkeypatch, tmp_path):
     """The file is gone from its path when a worker looks, as it would be on another node."""
     monkeypatch.setattr(drivers, "_elsewhere", lambda gang: True)
     read = transfer.read

@@ -107,9 +107,7 @@ def fresh(ray4: Any, tmp_path_factory: pytest.TempPathFactory) -> tl.SweepResult
     return sweep(tmp_path_factory.mktemp("fresh"), "fresh", ["plain", "plain"], reuse_gangs=False)
 
 
-def test_a_plain_trial_after_a_messy_stopped_one_is_as_on_a_fresh_gang(
-    ray4: Any, tmp_path: Path, fresh: tl.SweepResults
-) -> None:
+def test_a_plain_trial_after_a_messy_stopped_one_is_as_on_a_fresh_gang(ray4, tmp_path, fresh):
     messy, warm = sweep(tmp_path, "warm", ["messy", "plain"]).trials
     assert messy.state == "STOPPED", messy.error
     assert len(messy.history) == 1
@@ -134,9 +132,7 @@ class Edited(Small):
 
 
 @pytest.mark.usefixtures("warm_gangs")
-def test_a_module_that_was_edited_and_reloaded_trains_as_it_is_now(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_module_that_was_edited_and_reloaded_trains_as_it_is_now(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     for version in ("1", "1", "'two'"):

@@ -93,9 +93,7 @@ def test_a_pointer_finds_its_file_or_none_and_a_file_that_is_gone_is_not_whole(t
     assert "report-000001.ckpt is torn or gone" in str(warning)
 
 
-def test_a_real_copy_beside_the_pointer_comes_first_and_a_moved_folder_still_finds_its_checkpoints(
-    tmp_path: Path,
-) -> None:
+def test_a_real_copy_beside_the_pointer_comes_first_and_a_moved_folder_still_finds_its_checkpoints(tmp_path):
     info = write(tmp_path / "a", 1)
     target = tmp_path / "elsewhere"
     target.mkdir()

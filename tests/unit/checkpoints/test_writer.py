@@ -176,9 +176,7 @@ def test_a_disk_that_is_full_for_torch_is_recognised(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("says", ["File exists", "Disk quota exceeded"])
-def test_a_storage_that_is_away_or_a_quota_that_only_fsync_tells_of_costs_the_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str
-) -> None:
+def test_a_storage_that_is_away_or_a_quota_that_only_fsync_tells_of_costs_the_checkpoint(tmp_path, monkeypatch, says):
     one, number = One(tmp_path), errno.EDQUOT
 
     def fsync(file: int) -> None:
@@ -212,9 +210,7 @@ def test_what_writes_nothing_or_cannot_be_pickled_is_raised_where_training_sees_
         one.writer.settle()
 
 
-def test_tensors_that_only_the_checkpoint_holds_are_not_copied_and_what_does_not_copy_is_written_as_it_was(
-    tmp_path: Path,
-) -> None:
+def test_tensors_that_only_the_checkpoint_holds_are_not_copied_and_what_does_not_copy_is_written_as_it_was(tmp_path):
     made, live = torch.ones(3), torch.ones(3)
     held = frozen({"state_dict": {"a": made}, "others": [live]}, [made])
     assert held["state_dict"]["a"] is made

@@ -151,9 +151,7 @@ def test_slurms_signals_are_passed_on_and_the_job_whose_time_is_over_is_queued_a
      (f"{LOSE}; exit 1", 1, "0", True), (f"{LOSE}; exit 0", 0, "0", False)],
     ids=["to be run again", "often enough", "a failure", "the head was lost", "the head was lost, and all was done"],
 )  # fmt: skip
-def test_a_job_whose_ray_was_lost_is_queued_again_some_times(
-    slurm: Any, command: str, code: int, restarts: str, again: bool
-) -> None:
+def test_a_job_whose_ray_was_lost_is_queued_again_some_times(slurm, command, code, restarts, again):
     start, log, _ = slurm
     process = start("bash", "-c", command, restarts=restarts)
     process.communicate(timeout=30)

@@ -53,9 +53,7 @@ def test_a_sweep_without_a_scheduler_takes_what_its_epochs_take():
         ),
     ],
 )
-def test_it_takes_what_tunes_own_controller_took_on_virtual_time_within_15_percent(
-    told: dict[str, Any], simulated: float
-) -> None:
+def test_it_takes_what_tunes_own_controller_took_on_virtual_time_within_15_percent(told, simulated):
     assert minutes(planned(**told)) == pytest.approx(simulated, rel=0.15)
 
 

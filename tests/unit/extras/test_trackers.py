@@ -43,9 +43,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return told
 
 
-def test_a_run_that_cannot_be_ended_is_in_the_log_and_costs_no_other(
-    said: list[Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_cannot_be_ended_is_in_the_log_and_costs_no_other(said, capsys):
     del sys.modules["wandb"].finish
     trackers.end_runs("finished", limit_s=20)
     assert "tunelight: ending the run of wandb: AttributeError" in capsys.readouterr().out

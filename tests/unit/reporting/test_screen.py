@@ -170,9 +170,7 @@ def test_of_many_trials_the_running_ones_and_the_best_are_shown_and_the_others_c
         ((10, 10, 10), (1,), None, None, None),
     ],
 )
-def test_it_estimates_by_how_long_ended_trials_took(
-    ended: tuple[float, ...], running: tuple[float, ...], total: int | None, ends: float | None, left: float | None
-) -> None:
+def test_it_estimates_by_how_long_ended_trials_took(ended, running, total, ends, left):
     made = State(ends=ends)
     for seconds in ended:
         made.trial(0.5, state="FINISHED", seconds=seconds)

@@ -127,9 +127,7 @@ def test_an_axis_is_logarithmic_only_for_what_is_far_apart(values: Any, wide: bo
     assert is_wide(values) is wide
 
 
-def test_a_picture_without_kaleido_says_what_to_install(
-    results: SweepResults, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_picture_without_kaleido_says_what_to_install(results, tmp_path, monkeypatch):
     find = importlib.util.find_spec  # others import by it, too
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "kaleido" else find(name))
     with pytest.raises(ReportError, match=r"kaleido is not installed.*pip install 'tunelight\[png\]'"):
@@ -211,9 +209,7 @@ def test_a_key_without_effect_is_given_next_to_nothing_under_asha(tmp_path: Path
     assert shares["dead"] + shares["none"] < 0.15
 
 
-def test_the_figure_says_how_many_trials_it_rests_on_and_at_which_epoch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_figure_says_how_many_trials_it_rests_on_and_at_which_epoch(tmp_path, monkeypatch):
     made = importances(searched(tmp_path, 110, 0))
     assert "by fANOVA" in made.layout.title.text
     assert "110 of 110 trials, by their best loss up to epoch 1" in made.layout.title.text

@@ -236,9 +236,7 @@ def test_reading_results_imports_neither_torch_nor_lightning_and_works_without_r
     assert printed_by(code, str(three.folder)) == "0.2\n"
 
 
-def test_it_is_of_so_many_bytes_without_half_a_letter_or_a_password_and_what_is_no_text_hides_nothing(
-    tmp_path: Path,
-) -> None:
+def test_it_is_of_so_many_bytes_without_half_a_letter_or_a_password_and_what_is_no_text_hides_nothing(tmp_path):
     assert log_end(tmp_path) == ""
     (tmp_path / "log.txt").write_text("ä" * 5000, encoding="utf-8")
     assert log_end(tmp_path, size=101) == "ä" * 50
@@ -340,9 +338,7 @@ def test_each_trial_is_in_the_study_with_its_state_parameters_and_curve(ended: S
     assert found["RUNNING"].datetime_complete is None
 
 
-def test_a_journal_and_a_database_hold_the_study_and_a_later_call_replaces_it(
-    ended: SweepResults, tmp_path: Path
-) -> None:
+def test_a_journal_and_a_database_hold_the_study_and_a_later_call_replaces_it(ended, tmp_path):
     for storage in (tmp_path / "new" / "study.journal", f"sqlite:///{tmp_path}/studies.db"):
         for _ in range(2):
             study = ended.to_study(storage)
@@ -352,9 +348,7 @@ def test_a_journal_and_a_database_hold_the_study_and_a_later_call_replaces_it(
     assert len(again.trials) == 6
 
 
-def test_what_is_there_is_left_alone_and_what_cannot_be_written_an_error_without_its_password(
-    ended: SweepResults, tmp_path: Path
-) -> None:
+def test_what_is_there_is_left_alone_and_what_cannot_be_written_an_error_without_its_password(ended, tmp_path):
     optuna.create_study(study_name="digits", storage=f"sqlite:///{tmp_path}/studies.db")
     with pytest.raises(SettingsError, match="holds a study 'digits' already"):
         ended.to_study(f"sqlite:///{tmp_path}/studies.db")

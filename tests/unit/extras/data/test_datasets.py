@@ -105,9 +105,7 @@ def test_files_are_looked_at_before_ray_starts(tmp_path: Path):
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_path_that_a_node_cannot_read_is_told_with_that_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
-):
+def test_a_path_that_a_node_cannot_read_is_told_with_that_node(tmp_path, monkeypatch, there):
     import ray
 
     nodes = [

@@ -191,9 +191,7 @@ VALIDATIONS = [
         ("loss", ["new best loss: 3", "new best loss: 2"], [], [3.0, 2.0]),
     ],
 )
-def test_which_of_the_printed_values_are_an_epoch_s_and_when_they_are_told(
-    metric: str, lines: list[str], at_once: list[float], reported: list[float]
-) -> None:
+def test_which_of_the_printed_values_are_an_epoch_s_and_when_they_are_told(metric, lines, at_once, reported):
     assert read(metric, lines) == (at_once, reported)
 
 

@@ -236,9 +236,7 @@ PARSE = "p.parse_args()"
         (SUBCOMMANDS, {"lr": 1}, ("--root=x", "train")),
     ],
 )
-def test_a_space_fits_a_parser_by_names_beginnings_args_and_values(
-    write: Write, source: str, space: dict[str, Any], args: tuple[str, ...]
-) -> None:
+def test_a_space_fits_a_parser_by_names_beginnings_args_and_values(write, source, space, args):
     assert made(write(source), space, *args).options
 
 
@@ -256,9 +254,7 @@ def test_a_space_fits_a_parser_by_names_beginnings_args_and_values(
         (SUBCOMMANDS, {"split": 1}, ("train",), "no option for the key 'split'"),
     ],
 )
-def test_keys_that_are_no_options_are_refused_before(
-    write: Write, source: str, space: dict[str, Any], args: tuple[str, ...], said: str
-) -> None:
+def test_keys_that_are_no_options_are_refused_before(write, source, space, args, said):
     with pytest.raises(SettingsError, match=said):
         made(write(source), space, *args)
 

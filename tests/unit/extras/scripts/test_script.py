@@ -125,9 +125,7 @@ def loaded(folder: Path, text: str) -> tl.SearchSpace:
         ("[python, train.py, '--out=${trial_dir}']", ("--out=${trial_dir}", "${no_args}")),
     ],
 )  # fmt: skip
-def test_its_command_says_the_arguments(
-    command: str, args: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_command_says_the_arguments(command, args, tmp_path, monkeypatch):
     monkeypatch.setenv("WHERE", "here")
     space = loaded(tmp_path, f"{WANDB}command: {command}\n")
     assert space.settings["args"] == args

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import sys
 from multiprocessing import Pipe
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -56,9 +55,7 @@ def test_an_answer_that_the_actor_cannot_read_is_an_error_of_that_call(monkeypat
         assert caught.value.cause == "exception"
 
 
-def test_the_actor_ends_with_its_process_also_where_that_sends_what_is_no_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_actor_ends_with_its_process_also_where_that_sends_what_is_no_answer(monkeypatch):
     ended: list[int] = []
     monkeypatch.setattr(worker.os, "_exit", ended.append)
     process = object.__new__(worker._Process)
@@ -71,9 +68,7 @@ def test_the_actor_ends_with_its_process_also_where_that_sends_what_is_no_answer
     assert ended == [1]
 
 
-def test_no_process_is_forked_with_an_older_version_of_what_it_imports(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_no_process_is_forked_with_an_older_version_of_what_it_imports(monkeypatch, tmp_path):
     templates: list[str] = []
 
     def fork(_argv: object, _files: object, template: str, _modules: object) -> bool:

@@ -56,9 +56,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / checkpoints.FOLDER
 
 
-def test_a_trainer_in_a_tune_trial_leaves_no_checkpoints_beside_those_of_tune(
-    launcher: driver.DriverLauncher, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Path
-) -> None:
+def test_a_trainer_in_a_tune_trial_leaves_no_checkpoints_beside_those_of_tune(launcher, monkeypatch, tmp_path, folder):
     told: list[str] = []
     there: list[int] = []
 
@@ -125,9 +123,7 @@ class OddError(ValueError):
         (StrategyError("of ours"), {"args": ("of ours",)}),
     ],
 )
-def test_it_is_the_exception_itself_with_a_note_of_where_it_was_raised(
-    error: Exception, attributes: dict[str, Any]
-) -> None:
+def test_it_is_the_exception_itself_with_a_note_of_where_it_was_raised(error, attributes):
     here = arrived(error)
     assert type(here) is type(error)
     assert str(here) == str(error)
@@ -150,9 +146,7 @@ def test_a_class_of_the_driver_s_own_script_is_the_same_class_again_and_notes_of
     assert "exception" not in repr(told).replace("cause='exception'", "")
 
 
-def test_what_cannot_be_pickled_or_is_large_or_would_end_the_driver_or_is_not_here_leaves_tunelight_s_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_cannot_be_pickled_or_is_large_or_would_end_the_driver_or_is_not_here_leaves_tunelight_s_own(monkeypatch):
     unsent = (OddError(7, hint="mine"), ValueError(threading.Lock()), ValueError(bytes(2**21)))
     for error in (*unsent, SystemExit(3), KeyboardInterrupt(), GeneratorExit()):
         assert type(arrived(error)) is TrialError

@@ -63,9 +63,7 @@ def test_only_what_changed_comes_again(tmp_path: Path) -> None:
     assert head["total"] == 4
 
 
-def test_of_many_trials_the_best_curves_and_those_that_run_are_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_many_trials_the_best_curves_and_those_that_run_are_shown(tmp_path, monkeypatch):
     monkeypatch.setattr(page, "_MOST_BEST", 2)
     sweep = Sweep(tmp_path)
     trials = [sweep.add(lr=number) for number in range(6)]
@@ -85,9 +83,7 @@ def test_of_many_trials_the_best_curves_and_those_that_run_are_shown(
     assert watch.curves(sent) == {"curves": {5: ([1, 2], [5.0, -1.0])}, "gone": [1], "of": 6}
 
 
-def test_rows_are_those_of_the_latest_trials_and_the_head_says_how_many_are_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_those_of_the_latest_trials_and_the_head_says_how_many_are_left_out(tmp_path, monkeypatch):
     for module in ("report.page", "web.watch"):
         monkeypatch.setattr(f"tunelight.extras.{module}.MOST_ROWS", 3)
     record(tmp_path, trials=8)
@@ -186,9 +182,7 @@ def end(pid: int) -> None:
     until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, 10)
 
 
-def test_a_second_sweep_of_the_folder_finds_the_server_and_a_later_one_has_its_address(
-    folder_of_one: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_sweep_of_the_folder_finds_the_server_and_a_later_one_has_its_address(folder_of_one, capsys):
     page = LivePage(folder_of_one / "digits")
     page.say()
     said = capsys.readouterr().err
@@ -214,9 +208,7 @@ def test_a_second_sweep_of_the_folder_finds_the_server_and_a_later_one_has_its_a
     assert elsewhere.partition("token=")[2] == first.token
 
 
-def test_a_server_that_cannot_start_says_why_and_the_sweep_goes_on(
-    folder_of_one: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_that_cannot_start_says_why_and_the_sweep_goes_on(folder_of_one, monkeypatch, capsys):
     monkeypatch.setenv("PYTHONHOME", "/nowhere")
     with pytest.raises(ReportError, match="could not be started"):
         server.start(folder_of_one)
@@ -224,18 +216,14 @@ def test_a_server_that_cannot_start_says_why_and_the_sweep_goes_on(
     assert "could not be started, and the sweep goes on without" in capsys.readouterr().err
 
 
-def test_a_sweep_with_a_page_is_refused_before_ray_starts_where_packages_are_missing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_sweep_with_a_page_is_refused_before_ray_starts_where_packages_are_missing(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"web=True needs starlette and uvicorn: pip install 'tunelight\[web\]'"):
         check_installed(web=True)
 
 
 @pytest.mark.parametrize(("streams", "driven", "leaves"), [(0, False, True), (1, False, False), (0, True, False)])
-def test_it_leaves_once_no_page_is_open_and_no_sweep_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streams: int, driven: bool, leaves: bool
-) -> None:
+def test_it_leaves_once_no_page_is_open_and_no_sweep_runs(tmp_path, monkeypatch, streams, driven, leaves):
     monkeypatch.setattr(server, "_IDLE_S", 0.1)
     monkeypatch.setattr(server, "_LOOK_S", 0.15)
     own: Any = SimpleNamespace(should_exit=False)
