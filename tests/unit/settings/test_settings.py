@@ -39,14 +39,11 @@ def train(config):
     """Do nothing."""
 
 
-def test_run_takes_and_explains_every_setting():
+def test_run_takes_and_explains_every_setting_and_gang_trainable_has_its_defaults():
     parameters = [*inspect.signature(tl.run).parameters]
     assert parameters == ["search_space", *NAMES]
     explained = re.findall(r"^ {4}(?: {4})?(\w+(?:, \w+)*): ", inspect.getdoc(tl.run) or "", re.MULTILINE)
     assert [name for names in explained for name in names.split(", ")] == parameters
-
-
-def test_gang_trainable_has_the_defaults_of_a_sweep():
     shared = {name: one for name, one in inspect.signature(tl.gang_trainable).parameters.items() if name in NAMES}
     for name in shared.keys() - {"train", "seed"}:  # a plain Tuner's trials have no sweep that draws a seed
         assert shared[name].default == SETTINGS[name].default

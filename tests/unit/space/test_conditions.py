@@ -8,11 +8,11 @@ import json
 import pickle
 from typing import Any
 
-import numpy as np
 import pytest
 from ray import tune
 
 import tunelight as tl
+from tests.unit.space.test_space import rng
 from tunelight.errors import SettingsError, SpaceError
 from tunelight.searchers.choose import build_searcher
 from tunelight.settings import Settings
@@ -34,10 +34,6 @@ KEYS = {
     "model.clip": tune.choice([None, 0.5]),
     "f": tune.sample_from(lambda _: 1),
 }
-
-
-def rng(seed: int = 0) -> np.random.RandomState:
-    return np.random.RandomState(seed)
 
 
 def draws(space: tl.SearchSpace, count: int = 50) -> list[dict[str, Any]]:
@@ -276,7 +272,7 @@ def test_conditions_and_functions_know_the_objects() -> None:
         }
     )
     for number in range(8):
-        config = given.plain().sample(np.random.RandomState(number))
+        config = given.plain().sample(rng(number))
         assert ("momentum" in config) == config["sgd"] == (config["opt"] == "Opt.SGD")
 
 

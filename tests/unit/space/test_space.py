@@ -131,12 +131,9 @@ def test_a_description_is_read_back(load):
     assert told["m"]["n"] == {"sample_from": f"{__name__}:twice"}
     assert told["l"] == {"grid_search": [1, 2, 3]}
     assert tl.SearchSpace(told).describe() == told
+    odd = tl.SearchSpace({"a": tune.choice([np.int64(1), Settings, (1, None), np.float64(0.5)])})  # no plain data
+    assert odd.describe() == {"a": {"choice": [1, "tunelight.settings.values:Settings", [1, None], 0.5]}}
     assert load(yaml.safe_dump({"space": told})).describe() == told
-
-
-def test_choices_that_are_no_plain_data_are_described():
-    space = tl.SearchSpace({"a": tune.choice([np.int64(1), Settings, (1, None), np.float64(0.5)])})
-    assert space.describe() == {"a": {"choice": [1, "tunelight.settings.values:Settings", [1, None], 0.5]}}
 
 
 GOOD = """\
@@ -205,20 +202,17 @@ def test_an_anchor_is_read_and_one_that_holds_itself_ends(load):
         load("space:\n  a: &a [*a]\n")
 
 
-def test_a_module_beside_the_file_is_found(load, tmp_path, monkeypatch):
+def test_a_module_beside_the_file_is_found_and_the_path_else_left_as_it_was(load, tmp_path, monkeypatch):
+    before = [*sys.path]
     monkeypatch.setattr(sys, "path", [*sys.path])
-    (tmp_path / "beside_the_space.py").write_text("def train(config): pass")
-    space = load(GOOD + "train: beside_the_space:train")
-    assert space.settings["train"].__module__ == "beside_the_space"
-    assert str(tmp_path) in sys.path, "workers are handed the driver's path"
-
-
-def test_the_path_is_left_as_it_was(load):
-    before = list(sys.path)
     load(GOOD)
     with pytest.raises(ImportPathError):
         load(GOOD + "train: nowhere_at_all:train")
     assert sys.path == before
+    (tmp_path / "beside_the_space.py").write_text("def train(config): pass")
+    space = load(GOOD + "train: beside_the_space:train")
+    assert space.settings["train"].__module__ == "beside_the_space"
+    assert str(tmp_path) in sys.path, "workers are handed the driver's path"
 
 
 def model(lr: float, hidden: int = 3) -> None:

@@ -77,27 +77,17 @@ def test_a_command_line_s_secrets_are_masked_and_its_other_words_shown(words, sh
     assert shown in (None, found)
 
 
-def given(**more: Any) -> dict[str, Any]:
-    return {
-        "runtime_env": {
-            "env_vars": {"MY_TOKEN": SECRET, "NCCL_DEBUG": SECRET},
-            "pip": [f"--index-url https://u:{SECRET}@x"],
-        },
-        "trainer_args": {"default_root_dir": f"s3://me:{SECRET}@bucket/x"},
-        **more,
-    }
+GIVEN: dict[str, Any] = {
+    "runtime_env": {
+        "env_vars": {"MY_TOKEN": SECRET, "NCCL_DEBUG": SECRET},
+        "pip": [f"--index-url https://u:{SECRET}@x"],
+    },
+    "trainer_args": {"default_root_dir": f"s3://me:{SECRET}@bucket/x"},
+}
 
 
-def test_a_sweep_s_folder_holds_no_secret_that_the_sweep_was_told(tmp_path):
-    space = tl.SearchSpace({"x": tl.uniform(0, 1)})
-    given_to_workers = {"runtime_env": given()["runtime_env"]}
-    settings = Settings(train=train, metric="loss", storage=tmp_path, name="s", seed=1, **given_to_workers)
-    with claimed(prepare(space, settings, None, SweepControl()), None) as sweep:
-        assert {file.name for file in sweep.folder.iterdir()} >= {"sweep.yaml", "record.jsonl"}
-    for file in filter(Path.is_file, sweep.folder.rglob("*")):
-        assert SECRET not in file.read_text()
-    told = yaml.safe_load((sweep.folder / "sweep.yaml").read_text())
-    assert list(told["runtime_env"]["env_vars"]) == ["MY_TOKEN", "NCCL_DEBUG"]
+def free_of_secrets(folder: Path) -> bool:
+    return not any(SECRET in file.read_text() for file in folder.rglob("*") if file.is_file())
 
 
 @pytest.fixture
@@ -105,7 +95,7 @@ def edited(tmp_path: Path) -> SweepResults:
     """Return a sweep into whose sweep.yaml somebody has written secrets."""
     written = Writer(tmp_path)
     written.trial(0.5, state="STOPPED", config={"x": 0.5})
-    told = {**written.told, **given(), "space": {"x": {"uniform": [0, 1]}}, "train": f"{__name__}:train", "seed": 1}
+    told = {**written.told, **GIVEN, "space": {"x": {"uniform": [0, 1]}}, "train": f"{__name__}:train", "seed": 1}
     (written.folder / "sweep.yaml").write_text(yaml.safe_dump(told))
     return written.load()
 
@@ -115,8 +105,7 @@ def test_secrets_in_an_edited_file_are_not_shown_nor_in_what_is_made_of_it(edite
     for words in (["show", "digits"], ["show", "digits", "0", "--json"], ["best", "digits", "--json"]):
         assert SECRET not in call(*words, "--storage", edited.folder.parent).output
     found = _prepare(edited, edited.trials[0], read_sweep_file(edited.folder))
-    for file in filter(Path.is_file, found.rglob("*")):
-        assert SECRET not in file.read_text()
+    assert free_of_secrets(found)
     write_sweep_file(edited.folder, yaml.safe_load((edited.folder / "sweep.yaml").read_text()))
     assert SECRET not in (edited.folder / "sweep.yaml").read_text()
 
@@ -154,27 +143,28 @@ def test_resume_asks_for_variables_that_are_not_there_and_for_an_address_that_wa
 
 
 @pytest.mark.parametrize("clear", [False, True])
-def test_a_script_that_goes_on_with_its_sweep_gives_its_secrets_again(tmp_path, clear):
+def test_a_sweep_s_folder_holds_no_secret_and_a_script_that_goes_on_with_it_gives_them_again(tmp_path, clear):
     space = tl.SearchSpace({"model.lr": tl.uniform(0, 1)})
     common: dict[str, Any] = {
         "model": "tunelight.extras.digits:DigitsClassifier",
         "data": "tunelight.extras.digits:DigitsData",
-        "trainer_args": {"default_root_dir": f"s3://me:{SECRET}@bucket/x"},
         "metric": "val_loss",
         "storage": tmp_path,
         "name": "s",
         "seed": 1,
-        "runtime_env": {"env_vars": {"MY_TOKEN": SECRET}},
+        **GIVEN,
     }
     with claimed(prepare(space, Settings(**common), None, SweepControl()), None) as first:
-        pass
+        assert {file.name for file in first.folder.iterdir()} >= {"sweep.yaml", "record.jsonl"}
+    assert free_of_secrets(first.folder)
+    told = yaml.safe_load((first.folder / "sweep.yaml").read_text())
+    assert list(told["runtime_env"]["env_vars"]) == ["MY_TOKEN", "NCCL_DEBUG"]
     if clear:  # somebody has written it there
-        told = yaml.safe_load((first.folder / "sweep.yaml").read_text())
         (first.folder / "sweep.yaml").write_text(yaml.safe_dump({**told, "trainer_args": common["trainer_args"]}))
     settings = Settings(**common, resume=True)
     with open_saved_sweep(settings) as past:
         assert past is not None
         assert SECRET not in str(past.sweep_file)
         again = prepare(space, settings, past, SweepControl())
-    assert again.settings.runtime_env == {"env_vars": {"MY_TOKEN": SECRET}}
+    assert again.settings.runtime_env == GIVEN["runtime_env"]
     assert SECRET not in str(again.sweep_file)

@@ -243,13 +243,10 @@ def test_checkpoints_are_pruned_in_the_store_but_for_those_that_are_pointed_at(s
     assert checkpoints.pinned(trial) == {known[2].path}
 
 
-def test_a_write_into_a_folder_that_is_gone_makes_none(tmp_path: Path) -> None:
+def test_a_file_is_made_in_no_folder_that_is_gone_and_once_though_the_file_system_asks_again(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError):
         write_atomically(tmp_path / "gone" / "file", b"")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_that_was_linked_is_made_although_the_file_system_asks_again_and_says_it_exists(tmp_path, monkeypatch):
     link = os.link
 
     def twice(source: Path, target: Path) -> None:
