@@ -13,6 +13,7 @@ import torch
 
 import tunelight as tl
 from tunelight.errors import DataError, SettingsError
+from tunelight.extras.data import shards
 from tunelight.extras.data.module import FullLoader, Reading, RowsLoader, ShardLoader
 from tunelight.extras.data.server import _check_reach, check_sources, open_dataset, task_error
 from tunelight.resources import Reservation, fitted, trials_at_once
@@ -274,3 +275,29 @@ def test_its_length_is_known_where_the_rows_are_and_an_empty_shard_is_an_error()
         len(loader(10, known=False)[0])
     with pytest.raises(DataError, match="shard of rank 0 is empty in epoch 0"):
         list(loader(0)[0])
+
+
+class Blocks:
+    """Stands in for a dataset: keeps what it is shuffled by."""
+
+    def randomize_block_order(self, *, seed: Any) -> Blocks:
+        self.seed = seed
+        return self
+
+
+def test_blocks_are_shuffled_by_seed_and_number_of_the_pass():
+    data = pytest.importorskip("ray.data")
+    seed = shards.shuffled_each_pass(Blocks(), 5).seed
+    if not hasattr(data, "RandomSeedConfig"):
+        assert seed is None
+        return
+    from ray.data._internal.random_config import get_single_integer_random_seed
+
+    def order(config: Any, epoch: int) -> Any:
+        context: Any = SimpleNamespace()
+        shards.start_at_pass(context, epoch)
+        return get_single_integer_random_seed(config, context)
+
+    orders = [order(seed, epoch) for epoch in range(3)]
+    assert orders == [order(shards.shuffled_each_pass(Blocks(), 5).seed, epoch) for epoch in range(3)]
+    assert len(set(orders)) == 3

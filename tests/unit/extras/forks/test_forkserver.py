@@ -68,12 +68,6 @@ def servers(folder: str | Path) -> list[psutil.Process]:
     ]
 
 
-def both_servers(folder: str | Path) -> list[psutil.Process]:
-    """Return this machine's server and the job's, once the worker that was launched last has ended."""
-    until(lambda: len(servers(folder)) == 2, 10)
-    return servers(folder)
-
-
 def launched(
     server: ForkServer, tmp_path: Path, name: str = "one", *, before: str = "", options: str = "", sleeps: float = 0,
     worker: str = WORKER, launcher: str = "",
@@ -126,7 +120,8 @@ def test_many_at_once_are_all_started_by_one_server_and_another_job_has_its_own(
 @pytest.mark.parametrize("stopped", ["killed", "stuck"])
 def test_a_server_that_is_lost_costs_only_time(server, tmp_path, stopped, monkeypatch):
     first = launched(server, tmp_path)
-    for process in both_servers(server.folder):
+    until(lambda: len(servers(server.folder)) == 2, 10)  # this machine's and the job's: the worker has ended
+    for process in servers(server.folder):
         process.send_signal(signal.SIGKILL if stopped == "killed" else signal.SIGSTOP)
     if stopped == "killed":
         second = launched(server, tmp_path, "two")

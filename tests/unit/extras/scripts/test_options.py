@@ -75,21 +75,17 @@ def by_dest(read: Read) -> dict[str, Option]:
     return {option.dest: option for option in read.options}
 
 
-def kinds(read: Read) -> dict[str, str]:
-    return {name: option.kind for name, option in by_dest(read).items()}
-
-
 def made(file: Path, space: dict[str, Any], *args: str, **settings: Any) -> Script:
     return script_of(tl.SearchSpace(space), Settings(script=str(file), args=args, metric="loss", **settings))
 
 
 def test_argparse_s_options_are_read(write: Write) -> None:
     read = read_options(write(ARGPARSE), None, ["folder"])
-    assert kinds(read) == {
+    options = by_dest(read)
+    assert {name: option.kind for name, option in options.items()} == {
         "learning_rate": "value", "opt": "value", "fast": "flag", "shuffle": "off", "warm": "both", "layers": "many",
         "gpu": "again", "out": "value",
     }  # fmt: skip
-    options = by_dest(read)
     rate = options["learning_rate"]
     assert (rate.names, rate.type, rate.default, rate.help) == (
         ("-l", "--learning-rate"), "float", 0.1, "step, 0.1 at first"

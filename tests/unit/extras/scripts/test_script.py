@@ -15,8 +15,6 @@ from tunelight.extras.scripts.script import Script, _set_variables, script_of
 from tunelight.extras.scripts.style import Option, find_style, spell
 from tunelight.settings import Settings
 
-CONFIG = {"lr": 0.1, "nested": {"on": True, "name": "a b"}}
-
 
 @pytest.mark.parametrize(
     ("args", "words"),
@@ -36,7 +34,8 @@ CONFIG = {"lr": 0.1, "nested": {"on": True, "name": "a b"}}
     ],
 )
 def test_macros_stand_for_hyperparameters(args: list[str], words: list[str]) -> None:
-    assert Script("train.py", args=tuple(args)).command(CONFIG, "runs/3") == words
+    config = {"lr": 0.1, "nested": {"on": True, "name": "a b"}}
+    assert Script("train.py", args=tuple(args)).command(config, "runs/3") == words
 
 
 def test_a_value_may_name_the_trial_s_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,11 +60,11 @@ def read_script(folder: Path, source: str, space: dict[str, Any], **settings: An
     return script_of(tl.SearchSpace(space), given)
 
 
-ARGPARSE = "import argparse\np = argparse.ArgumentParser()\n"
-
-
 def test_keys_within_a_value_are_options(tmp_path: Path) -> None:
-    source = f"{ARGPARSE}p.add_argument('--model.lr')\np.add_argument('--model.n', type=int)\np.parse_args()"
+    source = (
+        "import argparse\np = argparse.ArgumentParser()\n"
+        "p.add_argument('--model.lr')\np.add_argument('--model.n', type=int)\np.parse_args()"
+    )
     space: dict[str, Any] = {"model": {"fixed": {"lr": 0.1, "n": 2.0}}}
     script = read_script(tmp_path, source, space)
     config = tl.SearchSpace(space).sample(None)  # type: ignore[arg-type]  # nothing is drawn
@@ -181,18 +180,14 @@ def test_what_of_it_cannot_be_done_is_named_with_its_place(text: str, said: str,
         ("import hydra\nimport argparse", "hydra"),
         ("def main():\n    import fire\n    fire.Fire(main)", "fire"),
         ("print(1)", "argparse"),
+        ("from src.main import main\nmain()", "hydra"),
     ],
 )
-def test_imports_tell_the_style(tmp_path: Path, source: str, style: str) -> None:
+def test_imports_tell_the_style_also_those_of_modules_beside_a_script(tmp_path: Path, source: str, style: str) -> None:
     (tmp_path / "train.py").write_text(source)
-    assert find_style(str(tmp_path / "train.py"))[0] == style
-
-
-def test_the_modules_beside_a_script_tell_it_too(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("from src.main import main\nmain()")
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "main.py").write_text("import hydra\n")
-    assert find_style(str(tmp_path / "train.py")) == ("hydra", "main.py imports hydra")
+    assert find_style(str(tmp_path / "train.py"))[0] == style
 
 
 @pytest.mark.parametrize("default", [True, False])

@@ -95,15 +95,13 @@ def test_this_machine_answers_to_its_own_names_or_behind_a_tunnel_and_not_to_som
         assert served.ask("/", Host=host).status == 200, host
 
 
-ACT = json.dumps({"sweep": "digits", "do": "stop"}).encode()
-
-
 def act(served: Served, **headers: Any) -> Any:
     """Send a command as a browser does that has the page's cookie."""
     cookie = f"tunelight_{hashlib.sha256(served.token.encode()).hexdigest()[:12]}={served.token}"
     sent = {"Origin": f"http://127.0.0.1:{served.port}", "Content_Type": "application/json", **headers}
     given: dict[str, Any] = {name: value for name, value in sent.items() if value is not None}
-    return served.ask("/api/act", method="POST", body=ACT, token=None, Cookie=cookie, **given)
+    body = json.dumps({"sweep": "digits", "do": "stop"}).encode()
+    return served.ask("/api/act", method="POST", body=body, token=None, Cookie=cookie, **given)
 
 
 def test_a_page_of_another_site_a_form_or_a_link_cannot_act_and_the_server_s_own_is_told_why(served: Served) -> None:
