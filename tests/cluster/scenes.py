@@ -200,15 +200,11 @@ SCENES: dict[str, Callable[[Path], dict[str, Any]]] = {
 }
 
 
-def wait_for_nodes(count: int) -> None:
-    """Wait until so many nodes are there; they start one by one."""
-    until(lambda: sum(node["Alive"] for node in ray.nodes()) >= count, 60, every_s=0.2)
-
-
 def main(address: str, folder: str, *names: str) -> None:
     ray.init(address=address, log_to_driver=False)
     try:
-        wait_for_nodes(int(os.environ.get("NODES", "1")))
+        count = int(os.environ.get("NODES", "1"))
+        until(lambda: sum(node["Alive"] for node in ray.nodes()) >= count, 60, every_s=0.2)  # they start one by one
         for name in names:
             print(json.dumps({"scene": name, **SCENES[name](Path(folder))}), flush=True)  # noqa: T201 - read by a test
     finally:

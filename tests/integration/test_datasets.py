@@ -88,16 +88,13 @@ def seen(trial: tl.TrialResult) -> dict[int, list[list[int]]]:
     return epochs
 
 
-def data_module(**kwargs: Any) -> tl.RayDataModule:
-    return tl.RayDataModule(batch_size=32, collate_fn=to_batch, **kwargs)
-
-
 def digits(config: dict[str, Any]) -> None:
     """Train on the sweep's datasets, with a checkpoint at every report: one an epoch, or each ``every`` batches."""
     report = tl.TuneReportCheckpointCallback({"loss": "val_loss", "acc": "val_acc"}, on="validation_end")
     model = Seen(lr=config["lr"], hidden=64)
     often = {"val_check_interval": config["every"]} if config.get("every") else {}
-    trainer(config.get("epochs", 2), report, num_sanity_val_steps=0, **often).fit(model, datamodule=data_module())
+    data = tl.RayDataModule(batch_size=32, collate_fn=to_batch)
+    trainer(config.get("epochs", 2), report, num_sanity_val_steps=0, **often).fit(model, datamodule=data)
 
 
 @pytest.fixture(scope="module")

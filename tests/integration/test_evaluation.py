@@ -152,15 +152,11 @@ def two_loaders(make: Callable[..., pl.Trainer]) -> Any:
 
 @case
 def part_of_the_batches(make: Callable[..., pl.Trainer]) -> Any:
-    return {
-        limit: numbers(make(limit_val_batches=limit).validate(Model(), loader(13), verbose=False)[0])
-        for limit in (1, 3, 0.3, 0.5, 0.9)
-    }
-
-
-@case
-def last_batch_dropped(make: Callable[..., pl.Trainer]) -> Any:
-    return numbers(make().validate(Model(), loader(13, 4, drop_last=True), verbose=False)[0])
+    limited = [(limit, loader(13)) for limit in (1, 3, 0.3, 0.5, 0.9)]
+    return [
+        numbers(make(limit_val_batches=limit).validate(Model(), whole, verbose=False)[0])
+        for limit, whole in (*limited, (1.0, loader(13, 4, drop_last=True)))
+    ]
 
 
 class Pairs(BatchSampler):
@@ -252,18 +248,15 @@ def predicted(trainer: pl.Trainer, loaders: Any, model: pl.LightningModule | Non
 
 @case
 def predictions(make: Callable[..., pl.Trainer]) -> Any:
-    return [predicted(make(), loader(size, batch, drop_last=True)) for size in SIZES for batch in (2, 4)]
+    whole = [predicted(make(), loader(size, batch, drop_last=True)) for size in SIZES for batch in (2, 4)]
+    in_part = [predicted(make(limit_predict_batches=limit), loader(13)) for limit in (3, 0.5)]
+    return whole, in_part, predicted(make(), [loader(5), loader(1)])
 
 
 @case
 def predictions_of_a_stream(make: Callable[..., pl.Trainer]) -> Any:
     streams = [DataLoader(Stream(), batch_size=2), DataLoader(Stream(), batch_size=4, num_workers=1)]
     return [predicted(make(limit_predict_batches=limit), stream) for limit in (1.0, 3) for stream in streams]
-
-
-@case
-def part_of_the_predictions(make: Callable[..., pl.Trainer]) -> Any:
-    return [predicted(make(limit_predict_batches=limit), loader(13)) for limit in (3, 0.5)]
 
 
 @case
@@ -350,11 +343,6 @@ def fewer_batches_than_ranks(make: Callable[..., pl.Trainer]) -> Any:
         for data in ([loader(1)], [loader(3)])
     ]
     return found, predicted(trainer, loader(2), model)
-
-
-@case
-def predictions_of_two_loaders(make: Callable[..., pl.Trainer]) -> Any:
-    return predicted(make(), [loader(5), loader(1)])
 
 
 class Named(pl.LightningModule):

@@ -10,10 +10,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 import tunelight as tl
+from tests.integration.ready import forked
 from tests.kit.programs import python
 from tests.kit.sweeps import run
 
@@ -30,7 +30,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.apart
-def test_a_second_run_is_on_the_same_ray_and_in_new_processes_as_eager_as_the_driver(said: Any) -> None:
+def test_a_second_run_is_on_the_same_ray_in_new_processes_that_import_modules_as_they_are_now(said: Any) -> None:
     first, again = said["first"], said["again"]
     assert first["kept"]
     assert first["session"] == again["session"]
@@ -38,10 +38,6 @@ def test_a_second_run_is_on_the_same_ray_and_in_new_processes_as_eager_as_the_dr
     assert first["forked"]
     assert again["forked"]
     assert first["niceness"] == os.nice(0)
-
-
-@pytest.mark.apart
-def test_a_module_is_imported_anew_for_each_run(said: dict[str, dict[str, Any]]) -> None:
     assert [said[what]["said"] for what in ("first", "again", "edited")] == [1, 1, 22]
     assert {said[what]["seen"] for what in ("first", "again", "edited")} == {1}
     assert said["edited"]["session"] == said["first"]["session"]
@@ -64,8 +60,7 @@ def test_without_reuse_or_after_a_shutdown_nothing_is_kept(said: dict[str, dict[
 
 def test_workers_on_a_ray_that_was_there_are_forked_too(ray4: Any, tmp_path: Path) -> None:
     def train(config: dict[str, Any]) -> None:
-        parent = psutil.Process().parent()
-        tl.report({"loss": 0.0, "forked": parent is not None and "extras/forks" in " ".join(parent.cmdline())})
+        tl.report({"loss": 0.0, "forked": forked()})
 
     results = run({"x": tl.uniform(0, 1)}, train, tmp_path, 1)
     assert results.trials[0].history[0]["forked"]
@@ -81,8 +76,7 @@ def test_forked_workers_draw_ids_of_their_own(ray4: Any) -> None:
                 thread = threading.Thread(target=lambda: found.append(ray.NodeID.from_random().hex()))
                 thread.start()
                 thread.join()
-            parent = psutil.Process().parent()
-            return parent is not None and "extras/forks" in " ".join(parent.cmdline()), set(found)
+            return forked(), set(found)
 
     actors: list[Any] = [ray.remote(num_cpus=0)(Drawer).remote() for _ in range(2)]
     (one_forked, one), (two_forked, two) = ray.get([actor.drawn.remote() for actor in actors], timeout=60)

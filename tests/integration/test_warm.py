@@ -21,15 +21,18 @@ from tests.kit.training import Line, LineData, note, notes, trainer
 
 def messy(config: dict[str, Any]) -> None:
     """Change all that a training script may change, and be stopped in the middle of an epoch."""
+    import gc
     import os
     import threading
     import warnings
 
+    import psutil
     import torch
 
     from tunelight.compat.lightning import Callback, pl
 
     if config["kind"] == "plain":
+        gc.collect()
         state = {
             "cwd": os.getcwd(),  # noqa: PTH109 - as scripts write it
             "dtype": str(torch.get_default_dtype()),
@@ -40,8 +43,8 @@ def messy(config: dict[str, Any]) -> None:
             "threads": torch.get_num_threads(),
             "mine": os.environ.get("MINE", ""),
             "grad": torch.is_grad_enabled(),
-            "children": len(_children()),
-            "trainers": _trainers(),
+            "children": len(psutil.Process().children(recursive=True)),
+            "trainers": sum(isinstance(thing, pl.Trainer) for thing in gc.get_objects()),
         }
         tl.report({"loss": 1.0, **state})
         trainer(2).fit(Line(0.05), datamodule=LineData())
@@ -70,21 +73,6 @@ def messy(config: dict[str, Any]) -> None:
         logger=True,
     )  # fmt: skip
     fit.fit(Line(0.05), datamodule=LineData(num_workers=1))
-
-
-def _children() -> list[Any]:
-    import psutil
-
-    return psutil.Process().children(recursive=True)
-
-
-def _trainers() -> int:
-    import gc
-
-    from tunelight.compat.lightning import pl
-
-    gc.collect()
-    return sum(isinstance(thing, pl.Trainer) for thing in gc.get_objects())
 
 
 class StopMessy(FIFOScheduler):
@@ -146,10 +134,6 @@ def test_a_module_that_was_edited_and_reloaded_trains_as_it_is_now(tmp_path, mon
     assert lines == ["[0] trains version 1", "[0] trains version 1", "[0] trains version two"]
 
 
-def quick(config: dict[str, Any]) -> None:
-    tl.report({"loss": config["lr"]})
-
-
 def test_sweeps_of_one_name_that_begin_in_the_same_second_train_in_the_folders_that_they_record(
     ray4: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,7 +150,7 @@ def noted(config: dict[str, Any]) -> None:
 
 def test_a_trial_that_gets_an_idle_gang_leaves_its_reservation_to_the_next(ray4: Any, tmp_path: Path) -> None:
     before = set(placement_group_table())
-    results = run({"lr": tl.uniform(0, 1)}, quick, tmp_path, 12)
+    results = run({"lr": tl.uniform(0, 1)}, noted, tmp_path, 12)
     assert not results.errors
     groups = {name: group["state"] for name, group in placement_group_table().items() if name not in before}
     assert set(groups.values()) == {"REMOVED"}

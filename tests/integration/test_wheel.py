@@ -27,7 +27,8 @@ import pytest
 import yaml
 
 from tests import docs, flavours
-from tests.kit.programs import PROGRAM_S, python
+from tests.kit import programs
+from tests.kit.programs import python
 from tests.unit.extras.web.serving import serving
 
 install = runpy.run_path(str(docs.ROOT / "scripts" / "install.py"))["install"]
@@ -60,11 +61,7 @@ class Installed:
 
     def run(self, line: str, cwd: Path) -> str:
         """Carry out a command line in a folder, and return what it printed."""
-        done = subprocess.run(
-            shlex.split(line), cwd=cwd, env=self.env, capture_output=True, text=True, timeout=PROGRAM_S, check=False
-        )
-        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
-        return done.stdout
+        return programs.run(*shlex.split(line), cwd=cwd, env=self.env).stdout
 
 
 def build(target: Path, *what: str) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import re
 import sys
@@ -18,8 +17,6 @@ from tunelight.extras.earlier import read_earlier
 from tunelight.record import read_sweep_file
 from tunelight.reporting import report
 from tunelight.settings import Settings
-from tunelight.sweep import run as sweeps
-from tunelight.sweep.run import PreparedSweep
 
 
 @pytest.fixture
@@ -79,20 +76,6 @@ def test_it_is_reported_on_and_exported(folder, tmp_path):
     exported = yaml.safe_load((tmp_path / "best.yaml").read_text())
     assert exported["model"] == {"lr": 0.05, "hidden": 4, "kind": "leaky", "slope": 0.2}
     assert (tmp_path / "best.ckpt").is_file()
-
-
-def test_it_is_resumed_where_it_was_cut_off(folder, monkeypatch):
-    found: list[PreparedSweep] = []
-    monkeypatch.setattr(sweeps, "connected", lambda _, reservation, *__: contextlib.nullcontext((reservation, None)))
-    monkeypatch.setattr(sweeps, "_tune", lambda sweep, *_: found.append(sweep))
-    tl.resume(folder, progress=False)
-    (sweep,) = found
-    (resumed,) = sweep.start.again
-    assert (resumed, sweep.state.trials[resumed].number) == ("00003", 1)
-    assert (sweep.total, sweep.state.suggested, sweep.baselines) == (5, 4, [])
-    recorded = read_sweep_file(folder)
-    assert (sweep.space.describe(), list(sweep.space.require)) == (recorded["space"], recorded["require"])
-    assert sweep.settings.max_epochs == 6
 
 
 def test_a_search_begins_with_what_it_found(folder):
