@@ -6,10 +6,9 @@ These tests hold for every version in `TESTED`.
 from __future__ import annotations
 
 import ast
-import inspect
+import functools
 import re
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,10 +19,6 @@ import tunelight
 from tunelight.compat import ray as names
 
 PACKAGE = Path(tunelight.__file__).parent
-
-
-def parameters(function: Callable[..., Any]) -> list[str]:
-    return list(inspect.signature(function).parameters)
 
 
 def test_only_this_module_imports_private_modules_of_ray():
@@ -44,18 +39,10 @@ def test_only_this_module_imports_private_modules_of_ray():
     assert users == {"tunelight/compat/ray.py"}
 
 
-@pytest.fixture
-def fresh_check() -> Iterator[None]:
-    """Let the check run in this process as if for the first time."""
-    names.check_version.cache_clear()
-    yield
-    names.check_version.cache_clear()
-
-
 @pytest.mark.parametrize("version", ["2.61.0", "2.42.1", "3.0.0.dev0", "2.600.0"])
-@pytest.mark.usefixtures("fresh_check")
 def test_a_version_that_was_not_tested_is_told_once_a_process(monkeypatch, version):
     monkeypatch.setattr("ray.__version__", version)
+    monkeypatch.setattr(names, "check_version", functools.cache(names.check_version.__wrapped__))
     told = f"not tested with Ray {version.rsplit('.', version.count('.') - 1)[0]}; tested: 2.43 to 2.60"
     assert names.untested() == told
     with pytest.warns(UserWarning, match=f"^tunelight was {re.escape(told)}.$"):

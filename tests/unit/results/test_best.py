@@ -91,10 +91,10 @@ def test_the_command_line_shows_and_exports_no_failed_trial(ahead: SweepResults,
     assert json.loads((tmp_path / "best.json").read_text())["trial"] == "00000"
 
 
-POINTS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12)
-
-
-@given(POINTS, st.tuples(*[st.sampled_from(["min", "max"])] * 3))
+@given(
+    st.lists(st.tuples(*[st.integers(0, 4)] * 3), min_size=1, max_size=12),
+    st.tuples(*[st.sampled_from(["min", "max"])] * 3),
+)
 def test_the_front_is_what_no_other_point_dominates(points: list[tuple[int, int, int]], modes: Any) -> None:
     signs = [-1 if mode == "max" else 1 for mode in modes]
 

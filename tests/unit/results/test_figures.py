@@ -103,12 +103,6 @@ def test_many_points_are_thinned_but_keep_best_and_last(results: SweepResults, m
     assert "th of" in made.layout.title.text
 
 
-def points_of(figure: Any) -> list[tuple[int, ...]]:
-    """Return the trials of each trace, as a click on its points finds them."""
-    drawn = [one.customdata for one in figure.data if one.customdata is not None]
-    return [tuple(int(row[0] if isinstance(row, list | tuple) else row) for row in rows) for rows in drawn]
-
-
 @pytest.mark.parametrize(
     ("values", "wide"),
     [
@@ -147,7 +141,8 @@ def test_slices_leave_out_who_lacks_the_key(results: SweepResults) -> None:
     made = slices(results)
     titles = [one.title.text for one in made.select_xaxes()]
     assert titles == ["model.hidden", "model.lr", "momentum", "opt"]
-    drawn = dict(zip(titles, zip(made.data, points_of(made), strict=True), strict=True))
+    clicked = [[*map(int, one.customdata)] for one in made.data]  # the trials that a click finds
+    drawn = dict(zip(titles, zip(made.data, clicked, strict=True), strict=True))
     assert len(drawn["model.lr"][1]) == len(results)
     for trace, indices in drawn.values():
         assert list(trace.y) == [results.trials[index].value for index in indices]
@@ -195,15 +190,10 @@ def searched(folder: Path, trials: int, seed: int, stop: bool = True) -> SweepRe
     return SweepResults.load(folder)
 
 
-def found(figure: Any) -> dict[str, float]:
-    bar = figure.data[0]
-    whole = sum(bar.x)
-    return {key: value / whole for key, value in zip(bar.y, bar.x, strict=True)}
-
-
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
 def test_a_key_without_effect_is_given_next_to_nothing_under_asha(tmp_path: Path, seed: int) -> None:
-    shares = found(importances(searched(tmp_path, 70, seed)))
+    bar = importances(searched(tmp_path, 70, seed)).data[0]
+    shares = {key: value / sum(bar.x) for key, value in zip(bar.y, bar.x, strict=True)}
     assert max(shares, key=shares.__getitem__) == "lr"
     assert shares["lr"] > 0.6
     assert shares["dead"] + shares["none"] < 0.15

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import tunelight as tl
-from tests import flavours
+from tests import docs, flavours
+from tests.kit.programs import run
 from tests.kit.recording import Writer
 from tunelight.errors import CheckpointError, ImportPathError
 
@@ -96,10 +95,6 @@ def test_a_class_that_this_process_can_import_anyway_needs_no_trust(tmp_path):
 )
 def test_commands_that_read_run_none_of_it_also_inside_of_its_folder(theirs, marker, words):
     start = "import sys; from tunelight.cli import main; sys.argv[0] = 'tunelight'; main()"
-    env = {**os.environ, "PYTHONPATH": str(Path(tl.__file__).parents[1])}
     command = [sys.executable, "-P", "-c", start, *words, *(() if words[0] == "ls" else ("--storage", "."))]
-    done = subprocess.run(
-        command, cwd=theirs.folder.parent, env=env, capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert not marker.exists(), done.stderr
+    run(*command, cwd=theirs.folder.parent, limit_s=100, env=os.environ, PYTHONPATH=str(docs.ROOT))
+    assert not marker.exists()
