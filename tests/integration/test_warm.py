@@ -89,17 +89,11 @@ def sweep(tmp_path: Path, name: str, kinds: list[str], **kwargs: Any) -> tl.Swee
     return run({"kind": tl.choice(["messy", "plain"])}, messy, tmp_path, configs, **settings)
 
 
-@pytest.fixture(scope="module")
-def fresh(ray4: Any, tmp_path_factory: pytest.TempPathFactory) -> tl.SweepResults:
-    """The second trial of a sweep whose gangs are not re-used: a fresh gang."""
-    return sweep(tmp_path_factory.mktemp("fresh"), "fresh", ["plain", "plain"], reuse_gangs=False)
-
-
-def test_a_plain_trial_after_a_messy_stopped_one_is_as_on_a_fresh_gang(ray4, tmp_path, fresh):
+def test_a_plain_trial_after_a_messy_stopped_one_is_as_on_a_fresh_gang(ray4: Any, tmp_path: Path) -> None:
     messy, warm = sweep(tmp_path, "warm", ["messy", "plain"]).trials
     assert messy.state == "STOPPED", messy.error
     assert len(messy.history) == 1
-    cold = fresh.trials[1]
+    _, cold = sweep(tmp_path, "fresh", ["plain", "plain"], reuse_gangs=False).trials
     assert len(cold.history) == 3
     assert _comparable(warm) == _comparable(cold)
     first = warm.history[0]

@@ -58,27 +58,21 @@ def test_its_trials_are_read(folder):
     assert len(results.dataframe()) == len(results.to_study().trials) == 4
 
 
-def test_the_model_of_its_best_checkpoint_is_loaded(folder):
+def test_it_is_reported_on_and_exported_and_the_model_of_its_best_checkpoint_loaded(folder, tmp_path):
     from recorded_model import Line  # type: ignore[import-not-found]
 
-    best = tl.SweepResults.load(folder).best
+    results = tl.SweepResults.load(folder)
+    best = results.best
     assert best.checkpoint is not None
     assert best.checkpoint.name == "report-000006.ckpt"
     model = best.load_model(Line)
     assert isinstance(model, Line)
     assert model.hparams["hidden"] == 4
-
-
-def test_it_is_reported_on_and_exported(folder, tmp_path):
-    results = tl.SweepResults.load(folder)
     assert "model.hidden" in report(results, tmp_path / "report.html").read_text()
     results.export_best(tmp_path / "best.yaml", checkpoint=True)
     exported = yaml.safe_load((tmp_path / "best.yaml").read_text())
     assert exported["model"] == {"lr": 0.05, "hidden": 4, "kind": "leaky", "slope": 0.2}
     assert (tmp_path / "best.ckpt").is_file()
-
-
-def test_a_search_begins_with_what_it_found(folder):
     trials, sweeps_of_them = read_earlier([folder], (("val_loss", "min"),))
     assert sweeps_of_them == [folder]
     assert [trial.config["model.hidden"] for trial in trials] == [4, 4, 4]

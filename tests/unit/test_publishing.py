@@ -51,14 +51,10 @@ def pins(path: str) -> dict[str, str]:
     return dict(re.findall(r"^([\w-]+)==(\S+)", docs.read(path), re.MULTILINE))
 
 
-@pytest.fixture
-def section(monkeypatch):
+def test_the_notes_of_this_version_are_its_section_of_the_changelog(monkeypatch):
     monkeypatch.syspath_prepend(docs.ROOT / "scripts")
-    return runpy.run_path(str(docs.ROOT / "scripts" / "release_notes.py"))["section"]
-
-
-def test_the_notes_of_this_version_are_its_section_of_the_changelog(section):
-    notes = section(CHANGELOG, PROJECT["version"])
+    script = runpy.run_path(str(docs.ROOT / "scripts" / "release_notes.py"))
+    notes = script["section"](CHANGELOG, PROJECT["version"])
     heading = re.search(rf"^## \[{re.escape(PROJECT['version'])}\].*\n\n", CHANGELOG, re.MULTILINE)
     assert heading is not None
     assert CHANGELOG[heading.end() :].startswith(f"{notes}\n\n## [")
@@ -115,17 +111,13 @@ def test_a_release_is_published_after_all_else_and_on_the_test_index_first():
     ]
 
 
-@pytest.fixture
-def check():
-    return runpy.run_path(str(docs.ROOT / "scripts" / "release_check.py"))["main"]
-
-
 URLS = "[project.urls]\n" + "".join(
     f'{name} = "https://example.org"\n' for name in ("Repository", "Documentation", "Changelog", "Issues")
 )
 
 
-def test_a_release_whose_files_name_other_versions_or_no_published_package_is_stopped(check, tmp_path):
+def test_a_release_whose_files_name_other_versions_or_no_published_package_is_stopped(tmp_path):
+    check = runpy.run_path(str(docs.ROOT / "scripts" / "release_check.py"))["main"]
     for name in ("pyproject.toml", "CITATION.cff", "CHANGELOG.md"):
         (tmp_path / name).write_text(docs.read(name))
     if "urls" not in PROJECT:

@@ -1,4 +1,4 @@
-"""Search spaces: declared, loaded with every error's line, sampled, described, with conditions, constraints, objects."""
+"""Search spaces: declared, loaded with errors' lines, sampled, described, with conditions, constraints, objects."""
 
 from __future__ import annotations
 
