@@ -134,9 +134,6 @@ def compiling(config: dict[str, Any]) -> None:
     tl.report({"loss": 1.0})
 
 
-# --- memory -----------------------------------------------------------------------------------------------
-
-
 def used_memory(kind: str) -> int:
     """Return the bytes in use on this worker's GPU, by all processes; 0 on CPUs."""
     if kind != "cuda":
@@ -161,9 +158,6 @@ def leaking(config: dict[str, Any]) -> None:
     _, total = torch.cuda.mem_get_info()
     KEPT.append(torch.empty(int(0.03 * total), dtype=torch.uint8, device="cuda"))
     tl.report({"loss": 1.0})
-
-
-# --- faults -----------------------------------------------------------------------------------------------
 
 
 class Needy(Net):
@@ -246,9 +240,6 @@ def asserting(config: dict[str, Any]) -> None:
     if config["breaks"] == "start":
         break_cuda()
     fit("cuda", Net(0.01), callbacks=[Breaking(config["breaks"])])
-
-
-# --- populations ------------------------------------------------------------------------------------------
 
 
 class Big(pl.LightningModule):

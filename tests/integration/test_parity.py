@@ -66,9 +66,6 @@ def lines(folder: Path, name: str) -> list[str]:
     return sorted(file.read_text().splitlines()) if file.exists() else []
 
 
-# --- what reaches the workers -----------------------------------------------------------------------------
-
-
 @pytest.fixture
 def seeded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Put the seeds and flags of this process back."""

@@ -34,12 +34,13 @@ def test_versions_are_those_of_this_checkout(path: Path) -> None:
 
 # --- Slurm: srun and ray are played by scripts that write down how they were called
 
-SRUN = """#!/usr/bin/env bash
+PLAYED = {
+    "srun": """#!/usr/bin/env bash
 echo "srun $*" >>"$LOG"
 while [[ $1 == --* ]]; do shift; done
 exec "$@"
-"""
-RAY_START = """#!/usr/bin/env bash
+""",
+    "ray": """#!/usr/bin/env bash
 echo "ray $* cpus=$SRUN_CPUS_PER_TASK token=${#RAY_AUTH_TOKEN}" >>"$LOG"
 if [[ $* == *--head* ]]; then
   exec python3 -c 'if True:
@@ -49,10 +50,7 @@ if [[ $* == *--head* ]]; then
     time.sleep(60)'
 fi
 exec sleep 60
-"""
-PLAYED = {
-    "srun": SRUN,
-    "ray": RAY_START,
+""",
     "scontrol": """#!/usr/bin/env bash
 if [[ $1 == requeue ]]; then echo "scontrol $*" >>"$LOG"; else printf 'n1\\nn2\\nn3\\n'; fi
 """,
