@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 import tunelight as tl
@@ -13,14 +11,9 @@ from tests.gpu.training import EPOCHS, HELD, asserting, killed, needy
 from tests.kit.training import notes
 
 
-def needing(device: Device, *needs: float) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return a space, and configurations that need so many times the GPU's memory."""
-    space = {"lr": tl.uniform(0, 1), "need": tl.uniform(0, 9), "device": tl.choice([device.kind])}
-    return space, [{"lr": 0.01, "need": need, "device": device.kind} for need in needs]
-
-
 def test_a_trial_without_enough_memory_ends_and_the_next_one_trains(sweep: Sweep, device: Device) -> None:
-    space, configs = needing(device, 0.1, 1.5, 0.1)
+    space = {"lr": tl.uniform(0, 1), "need": tl.uniform(0, 9), "device": tl.choice([device.kind])}
+    configs = [{"lr": 0.01, "need": need, "device": device.kind} for need in (0.1, 1.5, 0.1)]  # times its memory
     results = sweep(space, needy, configs)
     assert [trial.state for trial in results.trials] == ["FINISHED", "OOM", "FINISHED"]
 

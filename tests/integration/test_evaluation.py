@@ -18,6 +18,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SubsetRa
 
 from tests.conftest import share_holdings
 from tests.kit import tasks
+from tests.kit.training import QUIET
 from tunelight.compat.lightning import BasePredictionWriter, Callback, pl
 from tunelight.errors import StrategyError
 from tunelight.gang.gang import Gang
@@ -439,9 +440,7 @@ def train(config: dict[str, Any]) -> None:
 
 
 def trainer(**options: Any) -> pl.Trainer:
-    quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
-    options.update(dict.fromkeys(quiet, False), accelerator="cpu", devices=1)
-    return pl.Trainer(**options)
+    return pl.Trainer(**options, **QUIET, devices=1)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,6 @@ recipe = SimpleNamespace(**runpy.run_path(str(docs.ROOT / "scripts" / "recipe.py
 PYPROJECT = tomllib.loads((docs.ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 CHANGELOG = docs.read("CHANGELOG.md")
-GITHUB = sorted(path.relative_to(docs.ROOT).as_posix() for path in (docs.ROOT / ".github").rglob("*.yml"))
 
 
 def test_links_of_the_description_are_absolute():
@@ -74,8 +73,7 @@ def test_the_recipe_for_conda_has_the_dependencies_of_pyproject_and_an_sdist_s_c
     assert len(run) >= 2 + len(PROJECT["dependencies"])
 
 
-SOURCES = {path.removeprefix(".github/workflows/"): docs.read(path) for path in GITHUB if "workflows" in path}
-WORKFLOWS = {name: yaml.safe_load(text) for name, text in SOURCES.items()}
+WORKFLOWS = {path.name: yaml.safe_load(path.read_text()) for path in (docs.ROOT / ".github/workflows").glob("*.yml")}
 STEPS = [(name, step) for name, flow in WORKFLOWS.items() for job in flow["jobs"].values() for step in job["steps"]]
 PYTHONS = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
 

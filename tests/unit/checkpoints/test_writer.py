@@ -68,15 +68,12 @@ def full(path: Path) -> None:
     raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
 
-def test_a_short_trial_or_a_cheap_checkpoint_is_written_at_every_report() -> None:
+def test_a_short_trial_or_a_cheap_checkpoint_is_written_at_every_report_and_others_stay_under_their_share() -> None:
     for every_s, cost_s, reports in ((0.1, 0.04, 10), (10.0, 0.4, 1000)):
         policy = CheckpointPolicy(0.0)
         for number in range(1, reports + 1):
             assert policy.allowance_s(number * every_s) > 0
             policy.wrote(number * every_s, cost_s)
-
-
-def test_what_checkpoints_cost_stays_under_their_share_of_the_time() -> None:
     policy, now, written = CheckpointPolicy(0.0), 0.0, 0
     for _ in range(1000):
         now += 10.0

@@ -1,4 +1,4 @@
-"""What a person sees while a sweep runs: table, lines, notebook, and how often; and the table for every width."""
+"""What is seen while a sweep runs: table, lines, notebook, how often, for every width; also in another process."""
 
 from __future__ import annotations
 
@@ -6,21 +6,28 @@ import io
 import math
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from tests.kit.recording import ERROR, Lines
+from tests.kit.recording import ERROR, Lines, Sweep
 from tests.kit.waiting import until
-from tunelight.record import SweepState, apply
+from tunelight.errors import StorageError
+from tunelight.extras.attach import RecordFollower
+from tunelight.machine.processes import process_table
+from tunelight.record import RECORD_FILE, SweepState, apply, leased
+from tunelight.record.lease import Owner, Owners
 from tunelight.record.view import sparkline
-from tunelight.reporting import display
+from tunelight.reporting import display, watch
 from tunelight.reporting.display import (
     LinesView,
     NotebookView,
@@ -46,7 +53,7 @@ class Screen(io.StringIO):
         return self.tty
 
 
-class Sweep(Lines):
+class Shown(Lines):
     """A sweep that never ran, and what is shown of it."""
 
     def __init__(self, tty: bool = False, height: int = 40, notes: Any = (), **settings: Any) -> None:
@@ -72,7 +79,7 @@ WORKER_ERROR = {**ERROR, "message": "bad\n  shape"}
 
 
 def test_without_a_terminal_each_end_and_each_quiet_minute_is_one_line():
-    sweep = Sweep()
+    sweep = Shown()
     sweep.start("00003")
     sweep.report("00003", 1, loss=0.0987)
     sweep.end("00003")
@@ -93,7 +100,7 @@ def test_without_a_terminal_each_end_and_each_quiet_minute_is_one_line():
 
 
 def test_a_failed_trial_says_once_which_rank_and_why_and_not_too_much():
-    sweep = Sweep()
+    sweep = Shown()
     for done, (state, verb) in enumerate((("ERROR", "failed"), ("OOM", "ran out of memory")), start=1):
         sweep.start("00000")
         sweep.end("00000", state, WORKER_ERROR)
@@ -110,7 +117,7 @@ def test_a_failed_trial_says_once_which_rank_and_why_and_not_too_much():
 
 
 def test_each_warning_is_said_once_and_none_of_an_earlier_run():
-    sweep = Sweep(notes=[(None, "old")])
+    sweep = Shown(notes=[(None, "old")])
     sweep.start("00000")
     sweep.start("00001")
     for trial in ("00000", "00001"):
@@ -126,7 +133,7 @@ def test_each_warning_is_said_once_and_none_of_an_earlier_run():
 
 def test_a_terminal_gets_a_table_what_is_said_above_it_and_at_the_end_one_paragraph():
     before, out = threading.active_count(), sys.stdout
-    sweep = Sweep(tty=True)
+    sweep = Shown(tty=True)
     sweep.start("00000", {"lr": 0.0123456789, "hidden": 64, "model": {"act": "relu"}})
     sweep.report("00000", 1, loss=0.123456)
     sweep.report("00000", 2, loss=0.5)
@@ -164,12 +171,12 @@ def test_a_terminal_gets_a_table_what_is_said_above_it_and_at_the_end_one_paragr
 
 
 def test_a_low_terminal_gets_fewer_rows_and_a_sweep_without_reports_says_so():
-    low = Sweep(tty=True, height=12)
+    low = Shown(tty=True, height=12)
     for i in range(30):
         low.start(f"{i:05d}")
     low.step()
     assert low.read().count("STARTING") == 4
-    empty = Sweep()
+    empty = Shown()
     empty.callback.close()
     assert empty.read() == "Sweep digits ended after 0s: 0 trials. No trial reported the metric 'loss'\n"
 
@@ -177,7 +184,7 @@ def test_a_low_terminal_gets_fewer_rows_and_a_sweep_without_reports_says_so():
 def test_it_redraws_at_most_four_times_a_second_and_once_when_only_time_passes_and_less_often_where_that_is_dear(
     monkeypatch,
 ):
-    sweep = Sweep()
+    sweep = Shown()
     drawn: list[float] = []
     costs_s = 0.0
 
@@ -210,7 +217,7 @@ def test_it_redraws_at_most_four_times_a_second_and_once_when_only_time_passes_a
 
 
 def test_with_progress_false_nothing_is_shown():
-    sweep = Sweep(progress=False)
+    sweep = Shown(progress=False)
     sweep.start("00000")
     sweep.line("note", trial=None, text="note")
     sweep.report("00000", 1, loss=0.5)
@@ -227,12 +234,12 @@ def test_what_the_first_trial_waits_for_is_shown_once(monkeypatch):
         asked.append(sweep.now)
         return "No trial has started yet: it needs 2 CPUs." if len(asked) > 1 else ""
 
-    sweep = Sweep(waits=waits)
+    sweep = Shown(waits=waits)
     for _ in range(30):
         sweep.step(1)
     assert [moment - asked[0] for moment in asked] == [0, 5]
     assert sweep.read() == "No trial has started yet: it needs 2 CPUs.\n"
-    sweep = Sweep(waits=waits)
+    sweep = Shown(waits=waits)
     sweep.start("00000")
     sweep.step(30)
     assert len(asked) == 2
@@ -297,7 +304,7 @@ def notebook(monkeypatch):
 
 
 def test_a_notebook_gets_one_table_that_is_updated(notebook, capsys):
-    sweep = Sweep(console=None)
+    sweep = Shown(console=None)
     sweep.start("00000")
     sweep.step()
     sweep.report("00000", 1, loss=0.5)
@@ -325,7 +332,7 @@ def test_the_view_fits_where_the_program_runs(notebook, monkeypatch):
 @pytest.mark.parametrize("tty", [True, False])
 def test_the_step_before_the_sweep_is_shown_until_there_is_something_else(tty):
     ends: list[None] = []
-    sweep = Sweep(tty, steps=SimpleNamespace(end=lambda: ends.append(None)))
+    sweep = Shown(tty, steps=SimpleNamespace(end=lambda: ends.append(None)))
     sweep.callback.on_step_end(1, [])
     assert not ends
     assert not sweep.screen.getvalue()
@@ -543,3 +550,94 @@ def test_values_are_compact_and_durations_read_as_a_person_says_them(value: Any,
     assert compact(value) == text
     for seconds, said in ((0.9, "0s"), (59, "59s"), (185, "3m 05s"), (7805, "2h 10m")):
         assert elapsed(seconds) == said
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Iterator[Sweep]:
+    (tmp_path / "digits").mkdir()
+    made = Sweep(tmp_path / "digits")
+    yield made
+    made.callback.close()
+
+
+class Watching:
+    """A watcher for whom each pause is a moment in which the sweep goes on."""
+
+    def __init__(self, sweep: Sweep, *moments: Callable[[], object]) -> None:
+        self.stream, self.now, self._moments = io.StringIO(), 1000.0, list(moments)
+        self._folder = sweep.folder
+
+    def __call__(self) -> Any:
+        console = Console(file=self.stream, width=100)
+        return watch(self._folder, console=console, clock=lambda: self.now, sleep=self._sleep)
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if self._moments:
+            self._moments.pop(0)()
+
+    @property
+    def text(self) -> str:
+        return self.stream.getvalue()
+
+
+def test_it_tells_of_each_end_and_ends_with_the_sweep(sweep: Sweep) -> None:
+    def begin() -> None:
+        sweep.run(0.5, lr=0.1)
+        sweep.callback.note("val_loss is logged without sync_dist", "00000")
+
+    with leased(sweep.folder):
+        watching = Watching(sweep, begin, lambda: sweep.end_by_itself(sweep.trials[0]), sweep.end)
+        state = watching()
+    assert watching.text.splitlines() == [
+        "trial 00000: val_loss is logged without sync_dist",
+        "trial 00000 finished after 1 epoch  loss=0.5  (best 0.5 by 00000)  1 done",
+        "Sweep digits ended after 0s: 1 trial (1 finished). Best loss=0.5 by trial 00000 at epoch 1: lr=0.1",
+    ]
+    assert state.ended == "finished"
+    again = Watching(sweep)
+    again()
+    assert again.text.splitlines() == watching.text.splitlines()[-1:]  # it has ended already
+
+
+def test_a_driver_that_died_is_told_of(sweep: Sweep) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", "pass"])
+    dead.wait()
+    Owners(sweep.folder).create(Owner(1, socket.gethostname(), dead.pid, table=process_table(), born=1))
+    sweep.run()
+    watching = Watching(sweep)
+    state = watching()
+    assert state.ended is None
+    assert f"Its driver (process {dead.pid} on {socket.gethostname()}) is gone" in watching.text
+    assert "tunelight.resume(" in watching.text
+    assert watching.now - 1000.0 == pytest.approx(5.0, abs=1.0)  # it may just be starting
+
+
+def test_a_sweep_that_nobody_runs_is_told_of_and_a_driver_that_comes_back_followed(sweep: Sweep) -> None:
+    watching = Watching(sweep)
+    watching()
+    assert "Sweep digits has not ended. No driver runs it" in watching.text
+    held = leased(sweep.folder)
+    moments = [lambda: None, held.__enter__, *[lambda: None] * 20, sweep.end]
+    watching = Watching(sweep, *moments)
+    assert watching().ended == "finished"
+    held.__exit__(None, None, None)
+
+
+def test_ctrl_c_gives_the_terminal_back_and_what_cannot_be_read_is_an_error(sweep: Sweep, tmp_path: Path) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    watching = Watching(sweep, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        watching()
+    assert "(watching ended)" in watching.text
+    with pytest.raises(StorageError, match="holds no sweep that can be read"):
+        watch(tmp_path)
+    follower = RecordFollower(sweep.folder)
+    with (sweep.folder / RECORD_FILE).open("ab") as stream:
+        stream.write(b'{"kind":"note"}\n')
+    assert [line["kind"] for line in follower.look()] == ["sweep"]  # what lies before it
+    for _ in range(2):
+        with pytest.raises(StorageError, match=r"record\.jsonl, line 2: corrupt"):
+            follower.look()

@@ -98,7 +98,7 @@ def test_a_time_budget_in_seconds(given, seconds):
     assert Settings(time_budget=given).budget_s == seconds
 
 
-def test_checkpoints_callbacks_and_numbers_in_every_spelling():
+def test_checkpoints_callbacks_and_numbers_in_every_spelling_and_what_is_recorded_of_gpus():
     callbacks = Settings(callbacks=[tune.Callback, tune.Callback(), "ray.tune:Callback"]).callbacks
     assert all(isinstance(callback, tune.Callback) for callback in callbacks)
     numbers = Settings(num_samples=np.int64(3), cpus_per_worker=np.float32(0.5))  # type: ignore[arg-type]
@@ -106,6 +106,9 @@ def test_checkpoints_callbacks_and_numbers_in_every_spelling():
     assert Settings(checkpoints={"keep": 3}).checkpoints == Checkpoints(keep=3, every=1)  # type: ignore[arg-type]
     assert Settings(checkpoints=None).checkpoints is None
     assert Settings(checkpoints=False).checkpoints is None  # type: ignore[arg-type]
+    with_gpus = Settings(metric="loss", cpus_per_worker=4, gpus_per_worker=0.5).recorded
+    assert (with_gpus["cpus_per_worker"], with_gpus["gpus_per_worker"]) == (4, 0.5)
+    assert "cpus_per_worker" not in Settings(metric="loss", cpus_per_worker=4).recorded
 
 
 def test_a_lightning_callback_is_sent_to_the_trainer():
@@ -281,9 +284,3 @@ def test_anything_that_one_argument_fills_is_a_train_function(given):
 def test_a_model_that_cannot_be_built_on_workers(model, data, message):
     with pytest.raises(TrainFunctionError, match=message):
         check_model(model, data)
-
-
-def test_the_record_says_what_workers_with_gpus_have():
-    with_gpus = Settings(metric="loss", cpus_per_worker=4, gpus_per_worker=0.5).recorded
-    assert (with_gpus["cpus_per_worker"], with_gpus["gpus_per_worker"]) == (4, 0.5)
-    assert "cpus_per_worker" not in Settings(metric="loss", cpus_per_worker=4).recorded

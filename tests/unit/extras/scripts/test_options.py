@@ -328,24 +328,18 @@ def test_a_value_may_name_the_trial_s_folder(tmp_path: Path, monkeypatch: pytest
     assert script_of(space, Settings(**space.settings)).command({"lr": 1}) == ["--out", ".", "--lr=1"]
 
 
-def read_script(folder: Path, source: str, space: dict[str, Any], **settings: Any) -> Script:
-    (folder / "train.py").write_text(source)
-    given = Settings(script=str(folder / "train.py"), metric="loss", **settings)
-    return script_of(tl.SearchSpace(space), given)
-
-
-def test_keys_within_a_value_are_options(tmp_path: Path) -> None:
-    source = (
+def test_keys_within_a_value_are_options(write: Write) -> None:
+    file = write(
         "import argparse\np = argparse.ArgumentParser()\n"
         "p.add_argument('--model.lr')\np.add_argument('--model.n', type=int)\np.parse_args()"
     )
     space: dict[str, Any] = {"model": {"fixed": {"lr": 0.1, "n": 2.0}}}
-    script = read_script(tmp_path, source, space)
+    script = made(file, space)
     config = tl.SearchSpace(space).sample(None)  # type: ignore[arg-type]  # nothing is drawn
     for one in (script, Script.of(script.recorded(["model"]))):
         assert one.command(config) == ["--model.lr=0.1", "--model.n=2"]
     with pytest.raises(SettingsError, match=r"no option for the key 'model\.r'"):
-        read_script(tmp_path, source, {"model": {"choice": [{"lr": 0.1}, {"r": 0.1}]}})
+        made(file, {"model": {"choice": [{"lr": 0.1}, {"r": 0.1}]}})
 
 
 @pytest.mark.parametrize(

@@ -172,35 +172,27 @@ def test_what_cannot_be_pickled_or_is_large_or_would_end_the_driver_or_is_not_he
     assert own_error(plain) is plain
 
 
-class Gang:
-    """Stands in for a gang; counts what was formed."""
+class Gang(FakeGang):
+    """A gang that may be dead; keeps what was formed."""
 
-    formed: list[Gang]
-
-    def __init__(self, spec: GangSpec) -> None:
-        self.spec = spec
-        self.unfit: str | None = None
-        self.dead = self.closed = False
+    made: list[Gang]
+    dead = False
 
     @classmethod
-    def form(cls, spec: GangSpec, group: Any) -> Gang:
-        cls.formed.append(cls(spec))
-        return cls.formed[-1]
+    def form(cls, spec: GangSpec, group: Any = None) -> Gang:
+        gang = cls(spec)
+        gang.heal()
+        cls.made.append(gang)
+        return gang
 
     def check_alive(self, limit_s: float) -> None:
         if self.dead:
             raise GangError("no sign of life")
 
-    def heal(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self.unfit, self.closed = "it was closed", True
-
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
-    Gang.formed = []
+    Gang.made = []
     monkeypatch.setattr(pools, "Gang", Gang)
     monkeypatch.setattr(Pool, "_reserve", lambda *_: "a reservation")
     monkeypatch.setattr(pools, "remove_placement_group", lambda group: None)
@@ -225,11 +217,11 @@ def test_the_next_job_of_the_same_kind_finds_the_gang_warm_and_any_other_gets_it
 def test_a_gang_that_cannot_be_had_again_is_closed_and_replaced(pool: Pool, why: str) -> None:
     first = take(pool)
     if why == "it is unfit":
-        Gang.formed[0].unfit = "rank 1 died"
+        Gang.made[0].unfit = "rank 1 died"
     pool.give_back(first, 0.01 if why == "it idled too long" else 60)
     if why == "it idled too long":
         until(lambda: first.closed, 5)
-    Gang.formed[0].dead = why == "it died while it idled"
+    Gang.made[0].dead = why == "it died while it idled"
     assert take(pool) is not first
     assert first.closed
 
