@@ -394,9 +394,6 @@ def test_no_page_is_wider_than_its_screen(chromium: Any, address: str, size: str
         page.page.evaluate("window.scrollTo(0, 0)")
 
 
-# --- what a saved page has beyond a live one
-
-
 def test_an_address_that_names_a_trial_opens_it(chromium: Any, sweep: SweepResults, tmp_path: Path) -> None:
     with Window(chromium.new_context(), f"file://{report(sweep, tmp_path)}#trial-3") as window:
         assert "Trial 3 failed" in window.text("#trial")

@@ -31,12 +31,12 @@ from tunelight.compat.lightning import pl
 def where(config: dict[str, Any]) -> None:
     """Write down where each rank is, then train and save. Runs on: worker."""
     me = tl.get_context()
-    told = ("MASTER_ADDR", "GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
+    names = ("MASTER_ADDR", "GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
     here = {
         "node": ray.get_runtime_context().get_node_id(),
         "address": ray.util.get_node_ip_address(),
         "ranks": [me.rank, me.local_rank, me.node_rank, me.local_world_size],
-        "told": {name: os.environ.get(name) for name in told},
+        "told": {name: os.environ.get(name) for name in names},
         "env": {name: value for name, value in os.environ.items() if name.startswith("MINE_")},
         "file": sys.modules[tl.__name__].__file__,
         "sent": find_spec("only_there") is not None,

@@ -20,7 +20,6 @@ from tests.cluster.three import another, finished, on_three_nodes
 from tests.kit.programs import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(360)]
-LIMIT_S = 300.0
 Run = Callable[..., str]
 
 
@@ -55,7 +54,7 @@ def run() -> Iterator[Run]:
         return finished(
             str(ROOT / "tests" / "cluster" / "namespaces.sh"), str(nodes),
             sys.executable, "-m", module, "10.77.0.1:6379", *arguments,
-            limit_s=LIMIT_S, code=code, PYTHON=sys.executable, **variables,
+            limit_s=300.0, code=code, PYTHON=sys.executable, **variables,
         )  # fmt: skip
 
     yield on

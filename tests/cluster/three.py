@@ -12,10 +12,9 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from tests.kit.programs import ROOT, held
-
-LIMIT_S = 240.0
 
 
 def environment() -> dict[str, str]:
@@ -29,7 +28,7 @@ def on_three_nodes(*arguments: str, **variables: str) -> str:
 
     All but the head hold the resource "away". UNLIKE="NAME=VALUE ..." sets variables for the last of them.
     """
-    return finished(sys.executable, "-m", "tests.cluster.three", *arguments, limit_s=LIMIT_S, **variables)
+    return finished(sys.executable, "-m", "tests.cluster.three", *arguments, limit_s=240.0, code=0, **variables)
 
 
 def another(folder: Path, *packages: str) -> str:
@@ -64,13 +63,13 @@ if __name__ == "__main__":
     from ray.cluster_utils import Cluster
 
     name, *rest = sys.argv[1:]
-    unlike = dict(one.split("=", 1) for one in os.environ.pop("UNLIKE", "").split())
+    unlike: Any = dict(one.split("=", 1) for one in os.environ.pop("UNLIKE", "").split())
     quick = {"prestart_worker_first_driver": False}  # idle task workers would only take processor time
     head = {"num_cpus": 2, "include_dashboard": False, "_system_config": quick}
     started = Cluster(initialize_head=True, head_node_args=head)
     try:
-        for last in ({}, {"env_vars": unlike}):
-            started.add_node(num_cpus=2, resources={"away": 2}, **last)
+        for variables in (None, unlike):
+            started.add_node(num_cpus=2, resources={"away": 2}, env_vars=variables)
         importlib.import_module(name).main(started.address, *rest)
     finally:
         started.shutdown()

@@ -139,14 +139,10 @@ def test_a_second_run_is_on_the_same_ray_in_new_processes_that_import_modules_as
 
 
 @pytest.mark.apart
-def test_another_environment_needs_another_ray_and_gets_it(said: dict[str, dict[str, Any]]) -> None:
+def test_another_environment_gets_another_ray_and_none_is_kept_without_reuse_or_after_a_shutdown(said: Any) -> None:
     assert said["edited"]["variable"] == 0
     assert said["environment"]["variable"] == 7
     assert said["environment"]["session"] != said["edited"]["session"]
-
-
-@pytest.mark.apart
-def test_without_reuse_or_after_a_shutdown_nothing_is_kept(said: dict[str, dict[str, Any]]) -> None:
     assert [said["alone"][name] for name in ("kept", "forked")] == [False, False]
     assert [said["after"][name] for name in ("kept", "forked")] == [True, True]
     assert not said["shutdown"]["kept"]

@@ -41,7 +41,7 @@ VAGUE = frozenset({"told", "said", "there", "one", "own"})
 """No local name or parameter: each of them fits any value."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 47_000, "tests": 43_160, "benchmarks": 9_000}
+MOST_LINES = {"tunelight": 47_000, "tests": 42_062, "benchmarks": 9_000}
 MOST_FILES = 201
 MOST_CORE_LINES = 28_989
 """As many as there are: what is added takes as much away."""

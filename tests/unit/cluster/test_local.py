@@ -228,6 +228,7 @@ HERE = platform.python_version()
 
 
 def test_a_cluster_of_another_ray_or_python_is_refused_with_both_versions(monkeypatch):
+    versions: Any
     monkeypatch.setattr("tunelight.cluster.connect.cluster_versions", lambda address: versions)
     for versions in (None, (ray.__version__, HERE)):  # noqa: B007 - the cluster names them
         _check_versions("10.0.0.1:6379")

@@ -16,7 +16,6 @@ from tests.kit.waiting import until
 
 ROOT = Path(__file__).parents[3]
 CLUSTER = ROOT / "cluster"
-PINNED = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +26,8 @@ PINNED = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text(
 def test_versions_are_those_of_this_checkout(path: Path) -> None:
     import tunelight
 
-    known = {**PINNED, "tunelight": tunelight.__version__}
+    pins = (line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    known = {**dict(pins), "tunelight": tunelight.__version__}
     named = re.findall(r"(tunelight|ray|torch|pytorch-lightning)(?:\[\w+\])?(?:==|:)(\d[\d.]*\d)", path.read_text())
     assert not [(name, version) for name, version in named if known[name] != version]
 

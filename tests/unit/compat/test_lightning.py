@@ -100,7 +100,8 @@ def test_only_the_lightning_room_and_models_import_names_of_lightning_at_once():
     assert keep == {"lightning", "extras"}
 
 
-A_FORK = """
+def test_a_forked_worker_takes_the_flavour_of_its_sweep():
+    printed_by("""
 import os, sys
 from tunelight.compat import lightning
 from tunelight.lightning import callbacks
@@ -116,11 +117,7 @@ lightning.decide_in_worker()
 assert lightning.flavour_of(before) == "pytorch_lightning"
 import tunelight
 assert tunelight.TuneReportCallback is callbacks.TuneReportCallback
-"""
-
-
-def test_a_forked_worker_takes_the_flavour_of_its_sweep():
-    printed_by(A_FORK, env=flavours.as_a_user())
+""", env=flavours.as_a_user())  # fmt: skip
 
 
 def test_a_process_has_one_flavour():

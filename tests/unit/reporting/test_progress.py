@@ -227,7 +227,7 @@ def test_with_progress_false_nothing_is_shown():
     assert sweep.read() == ""
 
 
-def test_what_the_first_trial_waits_for_is_shown_once(monkeypatch):
+def test_what_the_first_trial_waits_for_is_shown_once():
     asked: list[float] = []
 
     def waits() -> str:
@@ -553,7 +553,7 @@ def test_values_are_compact_and_durations_read_as_a_person_says_them(value: Any,
 
 
 @pytest.fixture
-def sweep(tmp_path: Path) -> Iterator[Sweep]:
+def followed(tmp_path: Path) -> Iterator[Sweep]:
     (tmp_path / "digits").mkdir()
     made = Sweep(tmp_path / "digits")
     yield made
@@ -563,9 +563,9 @@ def sweep(tmp_path: Path) -> Iterator[Sweep]:
 class Watching:
     """A watcher for whom each pause is a moment in which the sweep goes on."""
 
-    def __init__(self, sweep: Sweep, *moments: Callable[[], object]) -> None:
+    def __init__(self, followed: Sweep, *moments: Callable[[], object]) -> None:
         self.stream, self.now, self._moments = io.StringIO(), 1000.0, list(moments)
-        self._folder = sweep.folder
+        self._folder = followed.folder
 
     def __call__(self) -> Any:
         console = Console(file=self.stream, width=100)
@@ -581,13 +581,13 @@ class Watching:
         return self.stream.getvalue()
 
 
-def test_it_tells_of_each_end_and_ends_with_the_sweep(sweep: Sweep) -> None:
+def test_it_tells_of_each_end_and_ends_with_the_sweep(followed: Sweep) -> None:
     def begin() -> None:
-        sweep.run(0.5, lr=0.1)
-        sweep.callback.note("val_loss is logged without sync_dist", "00000")
+        followed.run(0.5, lr=0.1)
+        followed.callback.note("val_loss is logged without sync_dist", "00000")
 
-    with leased(sweep.folder):
-        watching = Watching(sweep, begin, lambda: sweep.end_by_itself(sweep.trials[0]), sweep.end)
+    with leased(followed.folder):
+        watching = Watching(followed, begin, lambda: followed.end_by_itself(followed.trials[0]), followed.end)
         state = watching()
     assert watching.text.splitlines() == [
         "trial 00000: val_loss is logged without sync_dist",
@@ -595,17 +595,17 @@ def test_it_tells_of_each_end_and_ends_with_the_sweep(sweep: Sweep) -> None:
         "Sweep digits ended after 0s: 1 trial (1 finished). Best loss=0.5 by trial 00000 at epoch 1: lr=0.1",
     ]
     assert state.ended == "finished"
-    again = Watching(sweep)
+    again = Watching(followed)
     again()
     assert again.text.splitlines() == watching.text.splitlines()[-1:]  # it has ended already
 
 
-def test_a_driver_that_died_is_told_of(sweep: Sweep) -> None:
+def test_a_driver_that_died_is_told_of(followed: Sweep) -> None:
     dead = subprocess.Popen([sys.executable, "-c", "pass"])
     dead.wait()
-    Owners(sweep.folder).create(Owner(1, socket.gethostname(), dead.pid, table=process_table(), born=1))
-    sweep.run()
-    watching = Watching(sweep)
+    Owners(followed.folder).create(Owner(1, socket.gethostname(), dead.pid, table=process_table(), born=1))
+    followed.run()
+    watching = Watching(followed)
     state = watching()
     assert state.ended is None
     assert f"Its driver (process {dead.pid} on {socket.gethostname()}) is gone" in watching.text
@@ -613,29 +613,29 @@ def test_a_driver_that_died_is_told_of(sweep: Sweep) -> None:
     assert watching.now - 1000.0 == pytest.approx(5.0, abs=1.0)  # it may just be starting
 
 
-def test_a_sweep_that_nobody_runs_is_told_of_and_a_driver_that_comes_back_followed(sweep: Sweep) -> None:
-    watching = Watching(sweep)
+def test_a_sweep_that_nobody_runs_is_told_of_and_a_driver_that_comes_back_followed(followed: Sweep) -> None:
+    watching = Watching(followed)
     watching()
     assert "Sweep digits has not ended. No driver runs it" in watching.text
-    held = leased(sweep.folder)
-    moments = [lambda: None, held.__enter__, *[lambda: None] * 20, sweep.end]
-    watching = Watching(sweep, *moments)
+    held = leased(followed.folder)
+    moments = [lambda: None, held.__enter__, *[lambda: None] * 20, followed.end]
+    watching = Watching(followed, *moments)
     assert watching().ended == "finished"
     held.__exit__(None, None, None)
 
 
-def test_ctrl_c_gives_the_terminal_back_and_what_cannot_be_read_is_an_error(sweep: Sweep, tmp_path: Path) -> None:
+def test_ctrl_c_gives_the_terminal_back_and_what_cannot_be_read_is_an_error(followed: Sweep, tmp_path: Path) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    watching = Watching(sweep, interrupt)
+    watching = Watching(followed, interrupt)
     with pytest.raises(KeyboardInterrupt):
         watching()
     assert "(watching ended)" in watching.text
     with pytest.raises(StorageError, match="holds no sweep that can be read"):
         watch(tmp_path)
-    follower = RecordFollower(sweep.folder)
-    with (sweep.folder / RECORD_FILE).open("ab") as stream:
+    follower = RecordFollower(followed.folder)
+    with (followed.folder / RECORD_FILE).open("ab") as stream:
         stream.write(b'{"kind":"note"}\n')
     assert [line["kind"] for line in follower.look()] == ["sweep"]  # what lies before it
     for _ in range(2):

@@ -32,8 +32,6 @@ from tunelight.settings.checks import plain_setting
 from tunelight.settings.values import Repeats
 from tunelight.space.check import check_settings
 
-SPACE = tl.SearchSpace({"lr": {"uniform": [0, 1]}})
-
 
 def train(config):
     """Do nothing."""
@@ -130,7 +128,7 @@ def test_a_lightning_callback_is_sent_to_the_trainer():
 )
 def test_what_contradicts_says_how(given, message):
     with pytest.raises(SettingsError, match=message):
-        check_settings(SPACE, Settings(**given))
+        check_settings(tl.SearchSpace({"lr": {"uniform": [0, 1]}}), Settings(**given))
 
 
 @pytest.mark.parametrize(

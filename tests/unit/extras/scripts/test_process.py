@@ -181,18 +181,18 @@ def found(script: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str
     return tuple(installed.current.found())
 
 
-def test_installed_are_python_s_own_the_environment_s_and_what_pip_has_put_on_the_path(libraries: Path) -> None:
+def test_installed_are_python_s_own_the_environment_s_and_pip_s_and_no_sources_of_an_editable_one(
+    libraries: Path,
+) -> None:
     own = str(libraries.parent)
     beside = libraries.parent / "beside.py"
     assert [is_installed(file, own) for file in (os.__file__, pytest.__file__, str(beside))] == [True, True, False]
     assert is_installed(str(libraries / "lib_one.py"), own)  # also where it lies in the script's folder
     assert not is_installed(str(libraries / "pkg" / "train.py"), str(libraries / "pkg"))  # a script that is installed
-
-
-def test_the_sources_of_an_editable_installation_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "src" / "mypkg.egg-info").mkdir(parents=True)  # as setuptools leaves it
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "src")])
-    assert not is_installed(str(tmp_path / "src" / "mypkg" / "model.py"), str(tmp_path / "scripts"))
+    sources = libraries.parent / "src"
+    (sources / "mypkg.egg-info").mkdir(parents=True)  # as setuptools leaves it
+    sys.path.append(str(sources))
+    assert not is_installed(str(sources / "mypkg" / "model.py"), str(libraries.parent / "scripts"))
 
 
 def test_a_script_s_own_modules_and_what_may_read_a_variable_that_it_has_set_are_not_among_them(
