@@ -82,9 +82,6 @@ shared_holdings: set[str] = set()
 """Ids of actors and placement groups that several tests share; see `share_holdings`."""
 
 
-# --- what CI may not skip ---------------------------------------------------------------------------------
-
-
 def _fail_a_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
     if report.outcome == "skipped" and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
@@ -138,9 +135,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(f"needs {wanted} CUDA devices, and there are {found}" if found else "needs a CUDA device")
 
 
-# --- the session's Ray ------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="session")
 def ray4() -> Iterator[Any]:
     """Start the session's Ray, on 4 logical CPUs, and return the `ray` module."""
@@ -159,9 +153,6 @@ def ray4() -> Iterator[Any]:
     yield ray
     ray.shutdown()
     server.remove()
-
-
-# --- what a test leaves behind ----------------------------------------------------------------------------
 
 
 def _children() -> set[int]:

@@ -33,8 +33,6 @@ metric: val_loss
 YAML_KINDS: Final = ("lightning-cli", "wandb")
 """What YAML may be, if it is no search space."""
 
-EPOCHS: Final = 6
-
 
 def _train(config: dict[str, Any]) -> None:
     """Train a few epochs on the digits; report val_loss, and a latency that the model's size stands for."""
@@ -46,7 +44,7 @@ def _train(config: dict[str, Any]) -> None:
             self.log("latency", float(sum(one.numel() for one in self.parameters())), sync_dist=True)
 
     trainer = pl.Trainer(
-        max_epochs=EPOCHS,
+        max_epochs=6,
         accelerator="cpu",
         strategy=tl.RayStrategy(),
         callbacks=[tl.TuneReportCheckpointCallback({"val_loss": "val_loss", "latency": "latency"})],

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
     """Start the browser; skip where playwright or a browser is missing."""
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-    found = os.environ.get("TUNELIGHT_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    found = os.environ.get("TUNELIGHT_BROWSER") or next(filter(None, map(shutil.which, names)), None)
     with api.sync_playwright() as playwright:
         path = found or playwright.chromium.executable_path
         if not Path(path).exists():

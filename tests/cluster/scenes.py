@@ -27,17 +27,16 @@ from tests.kit.waiting import until
 from tunelight import stores
 from tunelight.compat.lightning import pl
 
-TOLD = ("MASTER_ADDR", "GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
-
 
 def where(config: dict[str, Any]) -> None:
     """Write down where each rank is, then train and save. Runs on: worker."""
     me = tl.get_context()
+    names = ("MASTER_ADDR", "GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
     here = {
         "node": ray.get_runtime_context().get_node_id(),
         "address": ray.util.get_node_ip_address(),
         "ranks": [me.rank, me.local_rank, me.node_rank, me.local_world_size],
-        "told": {name: os.environ.get(name) for name in TOLD},
+        "told": {name: os.environ.get(name) for name in names},
         "env": {name: value for name, value in os.environ.items() if name.startswith("MINE_")},
         "file": sys.modules[tl.__name__].__file__,
         "sent": find_spec("only_there") is not None,
@@ -200,15 +199,11 @@ SCENES: dict[str, Callable[[Path], dict[str, Any]]] = {
 }
 
 
-def wait_for_nodes(count: int) -> None:
-    """Wait until so many nodes are there; they start one by one."""
-    until(lambda: sum(node["Alive"] for node in ray.nodes()) >= count, 60, every_s=0.2)
-
-
 def main(address: str, folder: str, *names: str) -> None:
     ray.init(address=address, log_to_driver=False)
     try:
-        wait_for_nodes(int(os.environ.get("NODES", "1")))
+        count = int(os.environ.get("NODES", "1"))
+        until(lambda: sum(node["Alive"] for node in ray.nodes()) >= count, 60, every_s=0.2)  # they start one by one
         for name in names:
             print(json.dumps({"scene": name, **SCENES[name](Path(folder))}), flush=True)  # noqa: T201 - read by a test
     finally:

@@ -16,8 +16,6 @@ from typing import Any
 
 from tests.kit.programs import ROOT, held
 
-LIMIT_S = 240.0
-
 
 def environment() -> dict[str, str]:
     """Return this process's environment, with this checkout first on the way to imports."""
@@ -25,12 +23,12 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path))}
 
 
-def on_three_nodes(*arguments: str, limit_s: float = LIMIT_S, code: int = 0, **variables: str) -> str:
+def on_three_nodes(*arguments: str, **variables: str) -> str:
     """Run a driver on three raylets, in processes of its own; return what it printed.
 
-    UNLIKE="NAME=VALUE ..." sets variables for the last of them.
+    All but the head hold the resource "away". UNLIKE="NAME=VALUE ..." sets variables for the last of them.
     """
-    return finished(sys.executable, "-m", "tests.cluster.three", *arguments, limit_s=limit_s, code=code, **variables)
+    return finished(sys.executable, "-m", "tests.cluster.three", *arguments, limit_s=240.0, code=0, **variables)
 
 
 def another(folder: Path, *packages: str) -> str:
@@ -59,25 +57,19 @@ def finished(*command: str, limit_s: float, code: int = 0, **variables: str) -> 
     return output
 
 
-def cluster(nodes: int = 3, cpus: int = 2, **last: Any) -> Any:
-    """Start the raylets; all but the head hold the resource "away", and ``last`` is said of the last one only."""
-    from ray.cluster_utils import Cluster
-
-    quick = {"prestart_worker_first_driver": False}  # idle task workers would only take processor time
-    head = {"num_cpus": cpus, "include_dashboard": False, "_system_config": quick}
-    found = Cluster(initialize_head=True, head_node_args=head)
-    for number in range(1, nodes):
-        found.add_node(num_cpus=cpus, resources={"away": cpus}, **(last if number == nodes - 1 else {}))
-    return found
-
-
 if __name__ == "__main__":
     import importlib
 
+    from ray.cluster_utils import Cluster
+
     name, *rest = sys.argv[1:]
-    unlike = dict(one.split("=", 1) for one in os.environ.pop("UNLIKE", "").split())
-    started = cluster(env_vars=unlike)
+    unlike: Any = dict(one.split("=", 1) for one in os.environ.pop("UNLIKE", "").split())
+    quick = {"prestart_worker_first_driver": False}  # idle task workers would only take processor time
+    head = {"num_cpus": 2, "include_dashboard": False, "_system_config": quick}
+    started = Cluster(initialize_head=True, head_node_args=head)
     try:
+        for variables in (None, unlike):
+            started.add_node(num_cpus=2, resources={"away": 2}, env_vars=variables)
         importlib.import_module(name).main(started.address, *rest)
     finally:
         started.shutdown()

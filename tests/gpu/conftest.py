@@ -14,9 +14,6 @@ from tests.kit.sweeps import run
 
 Sweep = Callable[..., tl.SweepResults]
 
-LIMIT_S = 400
-"""For one test: CUDA's libraries are read from a cold disk, and kernels are compiled."""
-
 _figures: list[str] = []
 
 
@@ -28,7 +25,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("gpu") is None:
             item.add_marker("gpu")
         if item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(LIMIT_S))
+            item.add_marker(pytest.mark.timeout(400))  # a cold disk has CUDA's libraries, and kernels are compiled
         on_gpus_only = any(marker.kwargs.get("cpus") is False for marker in item.iter_markers("gpu"))
         if on_cpus() and (on_gpus_only or item.get_closest_marker("multi")):
             left_out.append(item)

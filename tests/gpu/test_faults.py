@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 import tunelight as tl
@@ -14,21 +11,14 @@ from tests.gpu.training import EPOCHS, HELD, asserting, killed, needy
 from tests.kit.training import notes
 
 
-def needing(device: Device, *needs: float) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return a space, and configurations that need so many times the GPU's memory."""
-    space = {"lr": tl.uniform(0, 1), "need": tl.uniform(0, 9), "device": tl.choice([device.kind])}
-    return space, [{"lr": 0.01, "need": need, "device": device.kind} for need in needs]
-
-
 def test_a_trial_without_enough_memory_ends_and_the_next_one_trains(sweep: Sweep, device: Device) -> None:
-    space, configs = needing(device, 0.1, 1.5, 0.1)
+    space = {"lr": tl.uniform(0, 1), "need": tl.uniform(0, 9), "device": tl.choice([device.kind])}
+    configs = [{"lr": 0.01, "need": need, "device": device.kind} for need in (0.1, 1.5, 0.1)]  # times its memory
     results = sweep(space, needy, configs)
     assert [trial.state for trial in results.trials] == ["FINISHED", "OOM", "FINISHED"]
 
 
-def test_a_process_killed_in_a_kernel_frees_its_memory_and_the_trial_goes_on(
-    sweep: Sweep, device: Device, figure: Callable[[str], None]
-) -> None:
+def test_a_process_killed_in_a_kernel_frees_its_memory_and_the_trial_goes_on(sweep, device, figure):
     space = {"lr": tl.uniform(0, 1), "device": tl.choice([device.kind])}
     results = sweep(space, killed, [{"lr": 0.01, "device": device.kind}])
     (trial,) = results.trials
@@ -45,9 +35,7 @@ def test_a_process_killed_in_a_kernel_frees_its_memory_and_the_trial_goes_on(
 
 @pytest.mark.gpu(cpus=False)
 @pytest.mark.parametrize("when", ["start", "step"])
-def test_an_error_that_cuda_does_not_get_over_replaces_the_process(
-    sweep: Sweep, figure: Callable[[str], None], when: str
-) -> None:
+def test_an_error_that_cuda_does_not_get_over_replaces_the_process(sweep, figure, when):
     """In a step NCCL's watchdog may see it first, and end the process, so that the trial is tried again."""
     results = sweep({"breaks": tl.choice([when, ""])}, asserting, [{"breaks": when}, {"breaks": ""}])
     assert [trial.state for trial in results.trials] == ["ERROR", "FINISHED"]

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 import tunelight as tl
 from tests.gpu.conftest import Sweep
-from tests.gpu.device import Device
 from tests.gpu.training import leaking, measured
 from tests.kit.training import notes
 from tunelight.record import read_record
 
 
 @pytest.mark.timeout(500)
-def test_trials_that_asha_stops_leave_the_gpu_as_it_was(
-    sweep: Sweep, device: Device, figure: Callable[[str], None]
-) -> None:
+def test_trials_that_asha_stops_leave_the_gpu_as_it_was(sweep, device, figure):
     space = {"lr": tl.loguniform(1e-4, 3e-2), "megabytes": tl.randint(1, device.number(4000, 20))}
     results = sweep(
         {**space, "device": tl.choice([device.kind])}, measured, device.number(60, 8),

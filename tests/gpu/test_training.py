@@ -62,16 +62,16 @@ def plain(device: Device) -> Plain:
     return Plain(dict(found), done.stdout[-1000:] + done.stderr[-3000:])
 
 
-GANGS = [
-    pytest.param(1, "ddp", 1, id="a GPU of its own"),
-    pytest.param(2, "ddp", 0.5, id="halves of a GPU"),
-    pytest.param(1, "sharded", 1, id="sharded parameters"),
-    pytest.param(2, "ddp", 1, id="two GPUs", marks=pytest.mark.multi),
-    pytest.param(2, "sharded", 1, id="two GPUs, sharded", marks=pytest.mark.multi),
-]
-
-
-@pytest.mark.parametrize(("workers", "backend", "share"), GANGS)
+@pytest.mark.parametrize(
+    ("workers", "backend", "share"),
+    [
+        pytest.param(1, "ddp", 1, id="a GPU of its own"),
+        pytest.param(2, "ddp", 0.5, id="halves of a GPU"),
+        pytest.param(1, "sharded", 1, id="sharded parameters"),
+        pytest.param(2, "ddp", 1, id="two GPUs", marks=pytest.mark.multi),
+        pytest.param(2, "sharded", 1, id="two GPUs, sharded", marks=pytest.mark.multi),
+    ],
+)
 def test_a_gang_learns_what_a_plain_process_does(  # noqa: PLR0917 - a gang each
     sweep: Sweep, device: Device, plain: Plain, workers: int, backend: str, share: float
 ) -> None:

@@ -16,10 +16,9 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import tunelight as tl
-from tests.kit.training import note
+from tests.kit.training import note, trainer
 from tunelight.compat.lightning import Callback, pl
 from tunelight.session.session import get_session
-from tunelight.settings.backends import BACKENDS
 
 SEED, BATCH, SAMPLES, INPUTS, WIDTH = 11, 16, 128, 8, 256
 EPOCHS = 3
@@ -61,7 +60,7 @@ class Net(pl.LightningModule):
 class Points(pl.LightningDataModule):
     """Points whose sums are learned; each step takes the same ones, whatever the number of ranks."""
 
-    def _loader(self) -> DataLoader[Any]:
+    def train_dataloader(self) -> DataLoader[Any]:
         x = torch.randn(SAMPLES, INPUTS, generator=torch.Generator().manual_seed(SEED))
         data = TensorDataset(x, x.sum(1, keepdim=True))
         assert self.trainer is not None
@@ -69,11 +68,7 @@ class Points(pl.LightningDataModule):
         order: Any = DistributedSampler(data, ranks, rank, shuffle=False)
         return DataLoader(data, BATCH // ranks, sampler=order)
 
-    def train_dataloader(self) -> DataLoader[Any]:
-        return self._loader()
-
-    def val_dataloader(self) -> DataLoader[Any]:
-        return self._loader()
+    val_dataloader = train_dataloader
 
 
 class Curve(Callback):
@@ -86,32 +81,19 @@ class Curve(Callback):
         self.losses.append(float(trainer.callback_metrics["val_loss"]))
 
 
-def build_trainer(kind: str, epochs: int, callbacks: list[Any], **settings: Any) -> pl.Trainer:
-    """Return a quiet Trainer. ``kind``: "cuda" or "cpu"."""
-    quiet: dict[str, Any] = {
-        "logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False,
-        "num_sanity_val_steps": 0, "use_distributed_sampler": False,
-    }  # fmt: skip
-    accelerator = "gpu" if kind == "cuda" else "cpu"
-    return pl.Trainer(max_epochs=epochs, accelerator=accelerator, callbacks=callbacks, **quiet | settings)
+def fit(kind: str, model: Any, report: Any = None, callbacks: Any = (), epochs: int = EPOCHS, **settings: Any) -> None:
+    """Train a model quietly, on the trial's gang where ``settings`` name no strategy. ``kind``: "cuda" or "cpu"."""
+    quiet = dict.fromkeys(("enable_progress_bar", "enable_model_summary", "use_distributed_sampler"), False)
+    accelerator = {"cuda": "gpu", "cpu": "cpu"}[kind]
+    made = trainer(epochs, report, callbacks, accelerator=accelerator, num_sanity_val_steps=0, **quiet, **settings)
+    made.fit(model, datamodule=Points())
 
 
 def alone(config: dict[str, Any]) -> list[float]:
     """Train in this process, on its first device; return the losses."""
-    curve = Curve()
-    trainer = build_trainer(config["device"], EPOCHS, [curve], devices=1, precision=config["precision"])
-    trainer.fit(Net(config["lr"], config["compiler"]), datamodule=Points())
+    model, curve = Net(config["lr"], config["compiler"]), Curve()
+    fit(config["device"], model, curve, strategy="auto", devices=1, precision=config["precision"])
     return curve.losses
-
-
-def strategy(**settings: Any) -> Any:
-    """Return the strategy of the trial's backend."""
-    return BACKENDS[tl.get_context().backend].load_strategy()(**settings)
-
-
-def report() -> Any:
-    """Return the callback that reports the loss after each validation."""
-    return tl.TuneReportCallback({"loss": "val_loss"}, on="validation_end")
 
 
 class Seen(Callback):
@@ -128,11 +110,10 @@ class Seen(Callback):
 
 def in_a_trial(config: dict[str, Any]) -> None:
     """Train as :func:`alone` does, on the trial's gang."""
-    settings = {"min_sharded": 1} if tl.get_context().backend == "sharded" else {}
-    trainer = build_trainer(
-        config["device"], EPOCHS, [Seen(), report()], strategy=strategy(**settings), precision=config["precision"]
-    )
-    trainer.fit(Net(config["lr"], config["compiler"]), datamodule=Points())
+    sharded = tl.get_context().backend == "sharded"
+    more: dict[str, Any] = {"strategy": tl.RayShardedStrategy(min_sharded=1)} if sharded else {}
+    model = Net(config["lr"], config["compiler"])
+    fit(config["device"], model, callbacks=[Seen()], precision=config["precision"], **more)
 
 
 def compiling(config: dict[str, Any]) -> None:
@@ -153,9 +134,6 @@ def compiling(config: dict[str, Any]) -> None:
     tl.report({"loss": 1.0})
 
 
-# --- memory -----------------------------------------------------------------------------------------------
-
-
 def used_memory(kind: str) -> int:
     """Return the bytes in use on this worker's GPU, by all processes; 0 on CPUs."""
     if kind != "cuda":
@@ -168,8 +146,7 @@ def measured(config: dict[str, Any]) -> None:
     """Note how much memory is in use, then train with more of it, as much as the configuration says."""
     note("began", used=used_memory(config["device"]))
     own = torch.ones(config["megabytes"], 2**18, device=config["device"])
-    trainer = build_trainer(config["device"], EPOCHS, [report()], strategy=strategy())
-    trainer.fit(Net(config["lr"] * float(own.mean())), datamodule=Points())
+    fit(config["device"], Net(config["lr"] * float(own.mean())))
 
 
 KEPT: list[torch.Tensor] = []
@@ -181,9 +158,6 @@ def leaking(config: dict[str, Any]) -> None:
     _, total = torch.cuda.mem_get_info()
     KEPT.append(torch.empty(int(0.03 * total), dtype=torch.uint8, device="cuda"))
     tl.report({"loss": 1.0})
-
-
-# --- faults -----------------------------------------------------------------------------------------------
 
 
 class Needy(Net):
@@ -207,8 +181,7 @@ class Needy(Net):
 
 def needy(config: dict[str, Any]) -> None:
     """Train a model that needs so much memory."""
-    trainer = build_trainer(config["device"], EPOCHS, [report()], strategy=strategy())
-    trainer.fit(Needy(config["lr"], config["need"]), datamodule=Points())
+    fit(config["device"], Needy(config["lr"], config["need"]))
 
 
 HELD = 2**30
@@ -237,9 +210,7 @@ def killed(config: dict[str, Any]) -> None:
     while limit is not None and used_memory(config["device"]) > limit and time.monotonic() < end:
         time.sleep(0.1)
     note("free", used=used_memory(config["device"]))
-    saving = tl.TuneReportCheckpointCallback({"loss": "val_loss"})
-    trainer = build_trainer(config["device"], EPOCHS, [Killed(), saving], strategy=strategy())
-    trainer.fit(Net(config["lr"]), datamodule=Points())
+    fit(config["device"], Net(config["lr"]), tl.TuneReportCheckpointCallback({"loss": "val_loss"}), [Killed()])
 
 
 class Breaking(Callback):
@@ -268,11 +239,7 @@ def asserting(config: dict[str, Any]) -> None:
     note("began")
     if config["breaks"] == "start":
         break_cuda()
-    trainer = build_trainer("cuda", EPOCHS, [Breaking(config["breaks"]), report()], strategy=strategy())
-    trainer.fit(Net(0.01), datamodule=Points())
-
-
-# --- populations ------------------------------------------------------------------------------------------
+    fit("cuda", Net(0.01), callbacks=[Breaking(config["breaks"])])
 
 
 class Big(pl.LightningModule):
@@ -310,10 +277,8 @@ class Timed(Callback):
 def member(config: dict[str, Any]) -> None:
     """Train one member of a population."""
     saving = tl.TuneReportCheckpointCallback({"loss": "loss"}, on="train_epoch_end")
-    trainer = build_trainer(
-        config["device"], 6, [Timed(), saving], strategy=strategy(), limit_train_batches=2, limit_val_batches=0
-    )
-    trainer.fit(Big(config["lr"], config["width"]), datamodule=Points())
+    model, few = Big(config["lr"], config["width"]), {"limit_train_batches": 2, "limit_val_batches": 0}
+    fit(config["device"], model, saving, [Timed()], epochs=6, **few)
 
 
 if __name__ == "__main__":

@@ -19,14 +19,19 @@ from tests.kit.sweeps import run
 from tunelight.compat.ray import session_folder
 
 
+def forked() -> bool:
+    """Tell whether this process was forked by a server."""
+    parent = psutil.Process().parent()
+    return parent is not None and "extras/forks" in " ".join(parent.cmdline())
+
+
 def train(config: dict[str, Any]) -> None:
     import edited  # type: ignore[import-not-found]
 
     edited.seen.append(1)  # what a module keeps must be gone in the next run
-    parent = psutil.Process().parent()
     tl.report({
         "loss": config["x"], "said": edited.SAID, "seen": len(edited.seen), "pid": os.getpid(),
-        "forked": parent is not None and "extras/forks" in " ".join(parent.cmdline()), "niceness": os.nice(0),
+        "forked": forked(), "niceness": os.nice(0),
         "variable": int(os.environ.get("MY_VARIABLE", "0")),
     })  # fmt: skip
 

@@ -63,8 +63,6 @@ def test_a_driver_that_is_connected_from_outside_has_fits_on_the_cluster_and_no_
     assert "ray job submit -- python your_script.py" in found["sweep"]
 
 
-# --- Ray's autoscaler ----------------------------------------------------------------------------------------
-
 HEAD, HEAD_KIND = "f" * 56, "ray.head.default"
 """What Ray's provider of played machines calls its head, and the head's type."""
 PROVIDER = "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider"

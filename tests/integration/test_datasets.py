@@ -88,16 +88,13 @@ def seen(trial: tl.TrialResult) -> dict[int, list[list[int]]]:
     return epochs
 
 
-def data_module(**kwargs: Any) -> tl.RayDataModule:
-    return tl.RayDataModule(batch_size=32, collate_fn=to_batch, **kwargs)
-
-
 def digits(config: dict[str, Any]) -> None:
     """Train on the sweep's datasets, with a checkpoint at every report: one an epoch, or each ``every`` batches."""
     report = tl.TuneReportCheckpointCallback({"loss": "val_loss", "acc": "val_acc"}, on="validation_end")
     model = Seen(lr=config["lr"], hidden=64)
     often = {"val_check_interval": config["every"]} if config.get("every") else {}
-    trainer(config.get("epochs", 2), report, num_sanity_val_steps=0, **often).fit(model, datamodule=data_module())
+    data = tl.RayDataModule(batch_size=32, collate_fn=to_batch)
+    trainer(config.get("epochs", 2), report, num_sanity_val_steps=0, **often).fit(model, datamodule=data)
 
 
 @pytest.fixture(scope="module")
@@ -129,9 +126,7 @@ def check_epochs(trial: tl.TrialResult, epochs: int, ranks: int = 2) -> dict[int
     return found
 
 
-def test_a_sweep_on_parquet_sees_each_row_once_an_epoch_and_learns(
-    ray4: Any, tmp_path: Path, parquet: dict[str, Any]
-) -> None:
+def test_a_sweep_on_parquet_sees_each_row_once_an_epoch_and_learns(tmp_path: Path, parquet: dict[str, Any]) -> None:
     results = sweep(tmp_path, datasets=parquet, cache=True, epochs=8)
     found = check_epochs(results.best, 8)
     assert found[0] != found[1]
@@ -161,9 +156,7 @@ class Resize(GangScheduler):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)  # a worker imports torch meanwhile
-def test_a_gang_that_is_resized_sees_whole_epochs_again_after_that_in_which_it_was(
-    ray4: Any, tmp_path: Path, parquet: dict[str, Any]
-) -> None:
+def test_a_gang_that_is_resized_sees_whole_epochs_again_after_that_in_which_it_was(tmp_path, parquet):
     results = sweep(
         tmp_path, datasets=parquet, cache=True, scheduler=Resize(3, (2, 1)), epochs=500, every=8, workers=(1, 2)
     )
@@ -179,9 +172,7 @@ def test_a_gang_that_is_resized_sees_whole_epochs_again_after_that_in_which_it_w
 
 
 @pytest.mark.slow
-def test_the_command_line_runs_a_file_that_names_its_data(
-    ray4: Any, tmp_path: Path, parquet: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_line_runs_a_file_that_names_its_data(tmp_path, parquet, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("space.yaml").write_text(
         f"""
@@ -215,7 +206,7 @@ trainer_args: {{log_every_n_steps: 5}}
     assert "ray-data" not in log, "Ray Data's own lines belong into Ray's logs"
 
 
-def test_bad_datasets_are_told_before_a_trial_starts(ray4: Any, tmp_path: Path, parquet: dict[str, Any]) -> None:
+def test_bad_datasets_are_told_before_a_trial_starts(tmp_path: Path, parquet: dict[str, Any]) -> None:
     import ray
 
     with pytest.raises(DataError, match="'train' has 1 row, fewer than there are ranks"):
@@ -225,7 +216,7 @@ def test_bad_datasets_are_told_before_a_trial_starts(ray4: Any, tmp_path: Path, 
 
 
 @pytest.mark.slow
-def test_a_streamed_dataset_comes_in_the_same_order_again(ray4: Any, tmp_path: Path, parquet: dict[str, Any]) -> None:
+def test_a_streamed_dataset_comes_in_the_same_order_again(tmp_path: Path, parquet: dict[str, Any]) -> None:
     runs = [sweep(tmp_path, name=name, datasets=parquet) for name in "ab"]
     orders = [check_epochs(run.best, 2) for run in runs]
     assert orders[0] == orders[1]

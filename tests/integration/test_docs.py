@@ -53,13 +53,6 @@ def carry_out(block: docs.Block, names: dict[str, Any]) -> None:
     exec(compile(tree, str(docs.ROOT / block.page), "exec"), names)
 
 
-def write_files(page: str) -> None:
-    """Write the blocks of a page that are files."""
-    for block in docs.blocks(page):
-        if name := block.notes.get("file"):
-            Path(name).write_text(block.text)
-
-
 def python_of(page: str) -> list[docs.Block]:
     """Return a page's Python that is to run, `python -c` of its shell lines included, in order."""
     found = []
@@ -112,7 +105,9 @@ def test_the_ten_lines_of_the_readme_print_what_stands_there(ray4: Any, empty: P
 def test_the_python_of_a_page_runs(page: str, ray4: Any, warm_gangs: Any, empty: Path) -> None:
     names: dict[str, Any] = {"__name__": "__main__"}
     (empty / "examples").symlink_to(Path(__file__).parents[2] / "examples")  # as in a clone
-    write_files(page)
+    for block in docs.blocks(page):
+        if name := block.notes.get("file"):
+            Path(name).write_text(block.text)
     for block in python_of(page):
         try:
             carry_out(block, names)

@@ -18,6 +18,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SubsetRa
 
 from tests.conftest import share_holdings
 from tests.kit import tasks
+from tests.kit.training import QUIET
 from tunelight.compat.lightning import BasePredictionWriter, Callback, pl
 from tunelight.errors import StrategyError
 from tunelight.gang.gang import Gang
@@ -152,15 +153,11 @@ def two_loaders(make: Callable[..., pl.Trainer]) -> Any:
 
 @case
 def part_of_the_batches(make: Callable[..., pl.Trainer]) -> Any:
-    return {
-        limit: numbers(make(limit_val_batches=limit).validate(Model(), loader(13), verbose=False)[0])
-        for limit in (1, 3, 0.3, 0.5, 0.9)
-    }
-
-
-@case
-def last_batch_dropped(make: Callable[..., pl.Trainer]) -> Any:
-    return numbers(make().validate(Model(), loader(13, 4, drop_last=True), verbose=False)[0])
+    limited = [(limit, loader(13)) for limit in (1, 3, 0.3, 0.5, 0.9)]
+    return [
+        numbers(make(limit_val_batches=limit).validate(Model(), whole, verbose=False)[0])
+        for limit, whole in (*limited, (1.0, loader(13, 4, drop_last=True)))
+    ]
 
 
 class Pairs(BatchSampler):
@@ -234,9 +231,6 @@ def within_fit(make: Callable[..., pl.Trainer]) -> Any:
     return found
 
 
-# --- predict ----------------------------------------------------------------------------------------------
-
-
 class Stream(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         whole = data(7)
@@ -255,18 +249,15 @@ def predicted(trainer: pl.Trainer, loaders: Any, model: pl.LightningModule | Non
 
 @case
 def predictions(make: Callable[..., pl.Trainer]) -> Any:
-    return [predicted(make(), loader(size, batch, drop_last=True)) for size in SIZES for batch in (2, 4)]
+    whole = [predicted(make(), loader(size, batch, drop_last=True)) for size in SIZES for batch in (2, 4)]
+    in_part = [predicted(make(limit_predict_batches=limit), loader(13)) for limit in (3, 0.5)]
+    return whole, in_part, predicted(make(), [loader(5), loader(1)])
 
 
 @case
 def predictions_of_a_stream(make: Callable[..., pl.Trainer]) -> Any:
     streams = [DataLoader(Stream(), batch_size=2), DataLoader(Stream(), batch_size=4, num_workers=1)]
     return [predicted(make(limit_predict_batches=limit), stream) for limit in (1.0, 3) for stream in streams]
-
-
-@case
-def part_of_the_predictions(make: Callable[..., pl.Trainer]) -> Any:
-    return [predicted(make(limit_predict_batches=limit), loader(13)) for limit in (3, 0.5)]
 
 
 @case
@@ -355,11 +346,6 @@ def fewer_batches_than_ranks(make: Callable[..., pl.Trainer]) -> Any:
     return found, predicted(trainer, loader(2), model)
 
 
-@case
-def predictions_of_two_loaders(make: Callable[..., pl.Trainer]) -> Any:
-    return predicted(make(), [loader(5), loader(1)])
-
-
 class Named(pl.LightningModule):
     """Logs names for some batches only, of which ranks have others, and a metric only if it has something."""
 
@@ -413,9 +399,6 @@ def predictions_of_data_that_splits_itself(make: Callable[..., pl.Trainer]) -> A
     return [sorted(rows.tolist()) for rows in found]
 
 
-# --- the gangs --------------------------------------------------------------------------------------------
-
-
 class Gathers(Usual):
     """Calls collectives of its own, ``when`` rank and batch say so; they need as many rows on every rank."""
 
@@ -457,9 +440,7 @@ def train(config: dict[str, Any]) -> None:
 
 
 def trainer(**options: Any) -> pl.Trainer:
-    quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
-    options.update(dict.fromkeys(quiet, False), accelerator="cpu", devices=1)
-    return pl.Trainer(**options)
+    return pl.Trainer(**options, **QUIET, devices=1)
 
 
 @pytest.fixture(scope="module")
@@ -484,9 +465,7 @@ def found(ray4: Any, request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_ranks_evaluate_exactly_as_one_process_does(
-    name: str, found: list[dict[str, Any]], alone: dict[str, Any]
-) -> None:
+def test_ranks_evaluate_exactly_as_one_process_does(name, found, alone):
     torch.testing.assert_close(found[0][name], alone[name], rtol=1e-6, atol=1e-6)
 
 
@@ -495,9 +474,7 @@ def test_a_dataset_that_differs_between_ranks_is_refused(found: list[dict[str, A
 
 
 @pytest.mark.parametrize("name", ["unequal", "conditional", "apart"])
-def test_collectives_of_user_code_that_do_not_fit_are_an_error_on_every_rank(
-    name: str, found: list[dict[str, Any]]
-) -> None:
+def test_collectives_of_user_code_that_do_not_fit_are_an_error_on_every_rank(name, found):
     for rank in found:
         assert "all_gather of a float32 tensor" in rank[name]
         assert "evaluation='ddp'" in rank[name]

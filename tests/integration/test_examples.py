@@ -99,9 +99,6 @@ def test_after_a_killed_rank_training_goes_on_as_if_nothing_had_been(ray4: Any, 
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
-# --- examples/vit_cifar10.py ------------------------------------------------------------------------------
-
-
 @slow
 @pytest.mark.timeout(400)
 def test_the_program_takes_its_steps_and_says_that_its_images_are_generated(tmp_path: Path) -> None:
@@ -118,9 +115,6 @@ def test_the_program_takes_its_steps_and_says_that_its_images_are_generated(tmp_
     assert float(found[1]) > 0.4, "ten classes: a guess is 0.1"
     (runs,) = tmp_path.glob("vit-*")
     assert {path.name for path in runs.iterdir()} >= {"best.yaml", "best.ckpt", "best.safetensors", "step-4"}
-
-
-# --- search spaces that come along ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

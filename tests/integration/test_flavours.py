@@ -62,9 +62,7 @@ def library(config: dict[str, Any]) -> None:
         assert again.num_cpus_per_worker == 1
 
 
-def test_a_strategy_is_copied_and_the_other_lightning_ends_a_trial_on_all_ranks_with_what_to_do(
-    ray4: Any, tmp_path: Path
-) -> None:
+def test_a_strategy_is_copied_and_the_other_lightning_ends_a_trial_on_all_ranks_with_what_to_do(ray4, tmp_path):
     """A Trainer of the other one trained each rank alone, and finished as if nothing were wrong."""
     configs = [{"lr": 0.01, "by": by} for by in ("copies", "itself", "callback")]
     results = run({**SPACE, "by": tl.choice(["copies", "itself", "callback"])}, library, tmp_path, configs)
@@ -90,9 +88,7 @@ def uses_both(config: dict[str, Any]) -> None:
     made.fit(Line(config["lr"]), datamodule=LineData())
 
 
-def test_a_train_function_that_uses_both_packages_trains_with_the_chosen_one(
-    ray4: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_train_function_that_uses_both_packages_trains_with_the_chosen_one(ray4, tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, flavour())
     (trial,) = run(SPACE, uses_both, tmp_path, 1).trials
     assert trial.error is None

@@ -100,9 +100,7 @@ def fabric_of_three(config: dict[str, Any]) -> None:
         (fabric_of_three, "Fabric as many devices and nodes as the gang has"),
     ],
 )
-def test_code_that_would_start_a_gang_of_its_own_fails_with_advice(
-    warm: list[Gang], tmp_path: Path, train: Any, advice: str
-) -> None:
+def test_code_that_would_start_a_gang_of_its_own_fails_with_advice(warm, tmp_path, train, advice):
     _, cause, _ = run(take(warm), tmp_path, train)
     assert cause.type_name == "ValueError"
     assert advice in cause.traceback

@@ -18,8 +18,6 @@ from tests import docs, flavours
 from tests.kit.waiting import until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart.ipynb"
-LIMIT_S = 180
-"""What the example may take, on two cores."""
 CELL_LIMIT_S = 200
 """Several times what a cell needs on two cores; a loaded machine takes its time."""
 
@@ -62,7 +60,7 @@ def test_the_example_is_stored_without_outputs_and_machine_paths() -> None:
 
 
 @pytest.mark.apart
-@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.timeout(180)  # on two cores
 def test_the_example_runs_and_leaves_no_process(environment: dict[str, str], tmp_path: Path) -> None:
     notebook = nbformat.read(EXAMPLE, as_version=4)
     runner = NotebookClient(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import runpy
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 import tunelight as tl
 from tests import flavours
+from tests.kit import programs
 
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "build" / "packages"
@@ -23,15 +23,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(INSTALL_LIMIT_S + RUN_LIMIT_
 
 
 def run(*command: str | Path, limit_s: float, **environment: str) -> str:
-    """Return what a command printed; raise an AssertionError with it where it failed."""
+    """Return what a command printed, in a user's environment without PYTHONPATH."""
     inherited = {key: value for key, value in flavours.as_a_user().items() if key != "PYTHONPATH"}
     BUILT.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(
-        [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit_s,
-        check=False, cwd=BUILT, env=inherited | environment,
-    )  # fmt: skip
-    assert done.returncode == 0, f"{' '.join(map(str, command))} exited with {done.returncode}:\n{done.stdout[-8000:]}"
-    return done.stdout
+    done = programs.run(*command, cwd=BUILT, limit_s=limit_s, env=inherited, **environment)
+    return done.stdout + done.stderr
 
 
 def environment(name: str, *requirements: str) -> Path:
@@ -48,13 +44,11 @@ def environment(name: str, *requirements: str) -> Path:
 
 @pytest.fixture
 def example(tmp_path: Path) -> Callable[..., str]:
-    """Return a function that installs an example's requirements, runs it or a program, and returns its output."""
+    """Return a function that installs an example's requirements, runs it, and returns its output."""
 
-    def printed(path: str, program: Path | None = None) -> str:
+    def printed(path: str) -> str:
         script = ROOT / "examples" / "packages" / path
         python = environment(script.parent.name, "-r", str(script.parent / "requirements.txt"))
-        if program is not None:
-            return run(python, program, limit_s=RUN_LIMIT_S)
         return run(python, script, "--storage", tmp_path, limit_s=RUN_LIMIT_S)
 
     return printed

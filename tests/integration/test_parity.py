@@ -66,9 +66,6 @@ def lines(folder: Path, name: str) -> list[str]:
     return sorted(file.read_text().splitlines()) if file.exists() else []
 
 
-# --- what reaches the workers -----------------------------------------------------------------------------
-
-
 @pytest.fixture
 def seeded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Put the seeds and flags of this process back."""
@@ -179,13 +176,9 @@ def _averaging() -> Any:
     return strategy("ddp", ddp_comm_state=state, ddp_comm_hook=hook, model_averaging_period=4)
 
 
-def _hook(one: pl.Trainer, module: pl.LightningModule) -> Any:
-    return type(getattr(one.strategy, "_model_averager", None)).__name__
-
-
 def test_hooks_of_ddp_s_communication_reach_the_workers(tmp_path: Path) -> None:
     """Lightning registers a hook where gradients are on a GPU; the averaging of weights runs everywhere."""
-    told = Tell(tmp_path, _hook)
+    told = Tell(tmp_path, lambda one, _: type(getattr(one.strategy, "_model_averager", None)).__name__)
     compressed = strategy("ddp", ddp_comm_hook=default_hooks.fp16_compress_hook)
     for ours, averager in ((compressed, "NoneType"), (_averaging(), "PeriodicModelAverager")):
         trainer(ours, callbacks=[told]).fit(Small(), data())

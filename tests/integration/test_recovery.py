@@ -21,8 +21,6 @@ from tunelight.messages import CheckpointInfo
 from tunelight.resources import Reservation
 from tunelight.session.task import Home, Start, Task
 
-SPEC = GangSpec(Reservation(2), home=Home.here())
-
 
 @pytest.fixture(scope="module")
 def gangs(ray4: Any) -> Iterator[dict[Any, Gang]]:
@@ -38,7 +36,7 @@ def gang_of(gangs: dict[Any, Gang], backend: str, workers: int) -> Gang:
     if key not in gangs:
         while sum(size for _, size in gangs) + workers > 4:
             gangs.pop(next(iter(gangs))).close()
-        gangs[key] = Gang.form(replace(SPEC, reservation=Reservation(workers), backend=backend), None)
+        gangs[key] = Gang.form(GangSpec(Reservation(workers), home=Home.here(), backend=backend), None)
         share_holdings()
     gangs[key].heal()
     return gangs[key]
@@ -162,9 +160,7 @@ SETTINGS: dict[str, dict[str, Any]] = {"half": HALF, "fixed": {**HALF, "fixed": 
     ],
     ids=str,
 )
-def test_a_trial_that_goes_on_is_the_run_without_a_failure(
-    gangs: dict[Any, Gang], tmp_path: Path, case: tuple[str, int, int, str, int]
-) -> None:
+def test_a_trial_that_goes_on_is_the_run_without_a_failure(gangs, tmp_path, case):
     backend, wanted, workers, name, report = case
     cut = tmp_path / "cut"
     whole = start(gang_of(gangs, backend, wanted), tmp_path / "whole", SETTINGS[name], wanted=wanted)

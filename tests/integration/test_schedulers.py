@@ -1,13 +1,15 @@
-"""What schedulers do with real gangs: stops and pauses at a report, reservations that grow, a good model by each."""
+"""What schedulers do with real gangs: stops, pauses, reservations that grow, weights from gang to gang, good models."""
 
 from __future__ import annotations
 
+import hashlib
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 import tunelight as tl
@@ -17,9 +19,11 @@ from tests.kit.sweeps import run
 from tests.kit.training import Line, LineData, note, notes, trainer
 from tests.kit.waiting import until
 from tunelight.cluster.connect import waits_for
+from tunelight.compat.lightning import Callback
 from tunelight.extras.digits import DigitsClassifier, DigitsData
 from tunelight.gang.gang import Gang
 from tunelight.messages import Continue
+from tunelight.record import read_record
 from tunelight.resources import Reservation
 from tunelight.schedulers.base import GangScheduler
 from tunelight.session.session import get_session
@@ -34,7 +38,7 @@ class StopAtTwo(FIFOScheduler):
 
 def watched(config: dict[str, Any]) -> None:
     """Train with min_epochs, and write down what happens on each rank."""
-    from tunelight.compat.lightning import Callback, CSVLogger
+    from tunelight.compat.lightning import CSVLogger
 
     def say(word: str) -> None:
         note("said", word=word)
@@ -124,9 +128,6 @@ def test_a_time_budget_ends_the_sweep_and_keeps_what_was_reported(ray4: Any, tmp
     assert results.best.history
 
 
-# --- reservations -----------------------------------------------------------------------------------------
-
-
 def groups(ray: Any) -> dict[str, int]:
     """Return the reservations there are: the name of each, and how many bundles it holds."""
     there = ray.util.placement_group_table().items()
@@ -137,9 +138,7 @@ def sizes(ray: Any) -> list[int]:
     return sorted(groups(ray).values())
 
 
-def test_a_gang_of_a_given_size_holds_no_more_than_that_in_one_reservation_for_each_doubling(
-    ray4: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gang_of_a_given_size_holds_no_more_than_that_in_one_reservation_for_each_doubling(ray4, monkeypatch):
     with Gang.form(replace(spec(), reservation=Reservation(1, least=1, most=4)), None) as gang:
         gang.heal(1)
         assert (gang.ready(), sizes(ray4)) == (0, [])
@@ -200,8 +199,6 @@ def test_a_trial_whose_resources_others_hold_says_so(ray4: Any) -> None:
             remove_placement_group(group)
 
 
-# --- each scheduler ---------------------------------------------------------------------------------------
-
 EPOCHS = 9
 SPACE = {"model.lr": tl.loguniform(1e-3, 3e-2), "model.hidden": tl.choice([64, 128])}
 PAUSE = {"elastic_asha", "gang_pbt", "hyperband", "medianstopping"}
@@ -238,3 +235,92 @@ def test_a_sweep_finds_a_good_model_and_leaves_nothing(ray4: Any, tmp_path: Path
     resumed = [walk for walk in walks.values() if "PAUSED" in walk[: len(walk) - 1 - walk[::-1].index("RUNNING")]]
     assert bool(resumed) is (name in PAUSE), walks
     assert not [group for group in groups(ray4) if group.startswith("tunelight")]
+
+
+RATES = (1e-2, 3e-3, 1e-3, 1e-6)
+"""The last learns next to nothing, so that it is sure to be the worst."""
+
+
+class Seen(Callback):
+    """Write down what a rank trains on, at the first batch of each epoch."""
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx:
+            return
+        digest = hashlib.sha256()
+        for tensor in pl_module.state_dict().values():
+            digest.update(getattr(tensor, "full_tensor", lambda: tensor)().numpy().tobytes())  # noqa: B023 - at once
+        context = tl.get_context()
+        note(
+            "seen", reports=context.number, epoch=trainer.current_epoch, weights=digest.hexdigest(),
+            lr=trainer.optimizers[0].param_groups[0]["lr"], hparam=pl_module.hparams["lr"], config=context.config["lr"],
+        )  # fmt: skip
+
+
+def digits(config: dict[str, Any]) -> None:
+    """Train the digits; report, and write a checkpoint, after each epoch."""
+
+    torch.set_num_threads(1)
+    report = tl.TuneReportCheckpointCallback({"loss": "val_loss", "acc": "val_acc"})
+    made = trainer(config["epochs"], report, num_sanity_val_steps=0, callbacks=[Seen()])
+    made.fit(DigitsClassifier(lr=config["lr"]), datamodule=DigitsData())
+
+
+def sweep(folder: Path, name: str, *, epochs: int = 8, **settings: Any) -> tl.SweepResults:
+    rates = settings.pop("rates", RATES)
+    settings.setdefault(
+        "scheduler", tl.GangPBT(perturbation_interval=2, resample_probability=0.0, max_t=epochs, max_lead=2)
+    )
+    space = {"lr": tl.loguniform(1e-6, 1e-1), "epochs": tl.choice([epochs])}
+    return run(space, digits, folder, [{"lr": rate, "epochs": epochs} for rate in rates], name=name, **settings)
+
+
+def after(trial: tl.TrialResult, number: int, rank: int = 0) -> dict[str, Any]:
+    """Return what a rank trained on after a report."""
+    return next(line for line in notes(trial, "seen")[rank] if line["reports"] == number)
+
+
+def check_changes(results: tl.SweepResults) -> int:
+    """Check each change of a sweep on both ranks; return how many there were."""
+    by_id, state = {trial.id: trial for trial in results.trials}, read_record(results.folder).trials
+    count = 0
+    for trial in results.trials:
+        for change in trial.changes:
+            count += 1
+            parent, number = by_id[change["parent"]], change["training_iteration"]
+            offered = after(parent, change["parent_iteration"])
+            for rank in (0, 1):
+                now = after(trial, number, rank)
+                assert now["weights"] == offered["weights"]
+                assert now["lr"] == now["hparam"] == now["config"] == change["config"]["lr"]
+                assert now["epoch"] == number
+            ratio = change["config"]["lr"] / state[parent.id].config_at(change["parent_iteration"])["lr"]
+            assert ratio == pytest.approx(1.2) or ratio == pytest.approx(0.8)
+    return count
+
+
+def test_the_worst_train_on_with_the_best_ones_weights_and_a_population_of_four_takes_turns(ray4, tmp_path):
+    results = sweep(tmp_path, "turns")
+    assert [trial.state for trial in results.trials] == ["FINISHED"] * 4
+    assert check_changes(results) >= 1
+    for trial in results.trials:
+        assert [report["training_iteration"] for report in trial.history] == list(range(1, 9))
+        assert [report["epoch"] for report in trial.history] == list(range(8))
+    assert len({line["pid"] for trial in results.trials for rank in notes(trial, "seen") for line in rank}) == 4
+    assert any(line.get("state") == "PAUSED" for line in read_lines(results.folder))
+    worst = results.trials[3]
+    assert worst.changes[0]["before"]["lr"] == RATES[3]
+    assert worst.history[-1]["acc"] > 0.8
+    best = results.best
+    assert best.config == read_record(results.folder).trials[best.id].config_at(best.metrics["training_iteration"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["ddp", "horovod", "sharded"])
+def test_two_gangs_hand_over_in_place_and_keep_their_processes(ray4: Any, tmp_path: Path, backend: Any) -> None:
+    results = sweep(tmp_path, backend, rates=(1e-2, 1e-6), backend=backend)
+    assert [trial.state for trial in results.trials] == ["FINISHED"] * 2, results.trials[0].error
+    assert check_changes(results) >= 1
+    said = " ".join(text for _, text in read_record(results.folder).notes)
+    assert "starts anew" not in said
+    assert "goes on as it was" not in said

@@ -30,18 +30,6 @@ SCRIPTS = {
     "torchrun_loop": ("lr", ["--epochs", "4"]),
     "accelerate_loop": ("lr", ["--epochs", "4"]),
 }
-TRAINER = """
-import argparse, os, pathlib, sys
-parser = argparse.ArgumentParser()
-parser.add_argument("--lr", type=float, default=0.05)
-args = parser.parse_args()
-sys.path.insert(0, {examples!r})
-import pytorch_lightning as pl
-from model import Data, Model
-pl.seed_everything(1)
-"""
-LOOP = "import argparse, sys\nimport tunelight as tl\n"
-
 pytestmark = pytest.mark.usefixtures("ray4")
 
 
@@ -62,11 +50,7 @@ def sweep(tmp_path: Path) -> Callable[..., SweepResults]:
     return tuned
 
 
-def losses(results: SweepResults) -> list[float]:
-    return losses_of(results.trials[0])
-
-
-def losses_of(trial: TrialResult) -> list[float]:
+def losses(trial: TrialResult) -> list[float]:
     return [float(report["val_loss"]) for report in trial.history]
 
 
@@ -82,7 +66,7 @@ def test_a_script_is_tuned_as_it_is(name: str, sweep: Any, tmp_path: Path, monke
     key, args = SCRIPTS[name]
     results = sweep(EXAMPLES / f"{name}.py", args, key, num_samples=2, scheduler="fifo")
     assert [(trial.state, trial.error) for trial in results.trials] == [("FINISHED", None)] * 2
-    first, second = map(losses_of, results.trials)
+    first, second = map(losses, results.trials)
     assert len(first) == len(second) == 4
     assert first[-1] < first[0]
     assert first != second  # each with its own rate
@@ -100,14 +84,12 @@ def test_a_script_is_tuned_as_it_is(name: str, sweep: Any, tmp_path: Path, monke
         *(pytest.param(name, marks=pytest.mark.slow) for name in SCRIPTS if name != "argparse_trainer"),
     ],
 )
-def test_the_commands_of_the_winner_train_as_its_trial_did(
-    name: str, sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commands_of_the_winner_train_as_its_trial_did(name, sweep, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     key, args = SCRIPTS[name]
     script = EXAMPLES / f"{name}.py"
     trial = sweep(script, args, key, num_samples=1, scheduler="fifo", name="first").best
-    found = losses_of(trial)
+    found = losses(trial)
     assert len(found) == 4
     text = trial.export(tmp_path / "best.sh").read_text()
     plain = trial.plain_command
@@ -127,7 +109,7 @@ def test_the_commands_of_the_winner_train_as_its_trial_did(
     again = tunelight(*trial.command[1:])  # what best.sh does, on the Ray of these tests
     assert again.exit_code == 0, again.output
     folder = next(path for path in (tmp_path / "tunelight_runs").iterdir())
-    assert losses(SweepResults.load(folder)) == found
+    assert losses(SweepResults.load(folder).trials[0]) == found
 
 
 HABITS = """
@@ -154,11 +136,9 @@ tl.report({"val_loss": state.runs + changed, "pid": os.getpid(), "left": left, "
 
 
 @pytest.mark.parametrize("reuse", [None, True])
-def test_each_trial_of_a_script_has_a_process_of_its_own_unless_the_user_wants_less(
-    sweep: Any, tmp_path: Path, reuse: bool | None
-) -> None:
+def test_each_trial_of_a_script_has_a_process_of_its_own_unless_the_user_wants_less(sweep, tmp_path, reuse):
     (tmp_path / "state.py").write_text("runs = 0\n")
-    text = LOOP + "import os\ntl.report({'val_loss': 1.0, 'pid': os.getpid()})" if reuse else HABITS
+    text = "import argparse, os, tunelight as tl\ntl.report({'val_loss': 1.0, 'pid': os.getpid()})" if reuse else HABITS
     results = sweep(text, num_samples=2, scheduler="fifo", reuse_gangs=reuse, style="argparse")
     assert [(trial.value, str(trial.error)) for trial in results.trials] == [(1.0, "None")] * 2
     reports = [trial.history[0] for trial in results.trials]
@@ -167,8 +147,6 @@ def test_each_trial_of_a_script_has_a_process_of_its_own_unless_the_user_wants_l
         assert {report["group"] for report in reports} == {1.0}
         until(lambda: not any(psutil.pid_exists(int(report["left"])) for report in reports), 10)
 
-
-# --- what rank 0 logs -------------------------------------------------------------------------------------
 
 LOGGING = Path(__file__).with_name("logging_script.py")
 TENSORBOARD = ("--way", "tensorboard")
@@ -182,7 +160,7 @@ def test_what_rank_0_logs_is_reported_by_all_ranks(sweep: Any, tmp_path: Path, m
     first, _, third, _ = results.trials
     log = (first.path / "log.txt").read_text()
     printed = [float(text) for text in re.findall(r"val_loss ([\d.]+)", log)]
-    assert losses(results) == pytest.approx(printed)
+    assert losses(first) == pytest.approx(printed)
     assert [report["train"] for report in first.history] == [0, 1, 2, 3]
     assert log.count("reached the end") == 2
     # Stopped in the middle, on both ranks, at their next step.
@@ -218,12 +196,17 @@ def test_what_was_logged_is_named_where_the_metric_is_not_among_it(sweep: Any) -
     assert "ended without a report of 'valid'. It logged train, val_loss." in str(results.trials[0].error)
 
 
-# --- once, and the winner as a command --------------------------------------------------------------------
-
-
 def test_a_script_is_run_once_and_survives_a_lost_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    text = TRAINER.format(examples=str(EXAMPLES)) + (
+    text = (
+        "import argparse, os, pathlib, sys\n"
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--lr', type=float, default=0.05)\n"
+        "args = parser.parse_args()\n"
+        f"sys.path.insert(0, {str(EXAMPLES)!r})\n"
+        "import pytorch_lightning as pl\n"
+        "from model import Data, Model\n"
+        "pl.seed_everything(1)\n"
         "once = pathlib.Path('died')\n"
         "class Dies(pl.Callback):\n"
         "    def on_train_epoch_start(self, trainer, _):\n"

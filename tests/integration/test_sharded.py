@@ -88,9 +88,7 @@ class Late(Parts):
 
 
 @pytest.mark.parametrize("kind", [Parts, Own, Late])
-def test_all_that_configure_model_leaves_is_sharded_and_trains_on_all_ranks_as_by_ddp(
-    kind: type[Parts],
-) -> None:
+def test_all_that_configure_model_leaves_is_sharded_and_trains_on_all_ranks_as_by_ddp(kind):
     torch.manual_seed(1)
     model, equal = kind(), Equal()
     plain = copy.deepcopy(model)

@@ -81,9 +81,7 @@ def asleep(process: subprocess.Popen[str]) -> bool:
 
 @pytest.mark.apart
 @pytest.mark.parametrize("lost", [pytest.param("KILL", marks=pytest.mark.slow), "STOP"])
-def test_another_machine_goes_on_from_the_store_alone(
-    bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
-) -> None:
+def test_another_machine_goes_on_from_the_store_alone(bucket, tmp_path, monkeypatch, lost):
     if lost == "KILL":
         driven(tmp_path, 2, "first", "KILL", code=-signal.SIGKILL)
         driven(tmp_path, 3, "second", code=0)

@@ -1,4 +1,4 @@
-"""Trainers of a driver's own: what goes wrong on the gang, what must still work after it, and LightningCLI."""
+"""Trainers of a driver's own: what goes wrong, what must work after it, and LightningCLI."""
 
 from __future__ import annotations
 
@@ -91,19 +91,6 @@ class Noting(pl.Callback):
         self.heard.append(exception)
 
 
-@BACKENDS
-def test_optimizer_states_come_on_demand_and_into_the_driver_s_checkpoints(kind: Any, tmp_path: Path) -> None:
-    strategy = kind(num_workers=2)
-    one = trainer(strategy)
-    one.fit(Small(), data())
-    (states,) = strategy.optimizer_states()
-    assert {name for state in states["state"].values() for name in state} >= {"exp_avg", "exp_avg_sq"}
-    one.save_checkpoint(tmp_path / "end.ckpt")
-    (kept,) = torch.load(tmp_path / "end.ckpt", weights_only=True)["optimizer_states"]
-    assert kept["param_groups"][0]["lr"] == 0.1
-    assert [float(state["step"]) for state in kept["state"].values()] == [2.0, 2.0]
-
-
 class Dying(Small):
     """Its rank 0 dies in its first prediction, once, and late enough for rank 1 to have handed in its own."""
 
@@ -127,13 +114,6 @@ def test_predictions_come_once_where_a_gang_had_to_start_again(warm_gangs: Any, 
     assert torch.equal(torch.cat(got), torch.cat([batch.sum(dim=1) for (batch,) in data()]))
 
 
-def test_optimizer_states_of_no_fit_are_an_error() -> None:
-    strategy = tl.RayStrategy(num_workers=2)
-    trainer(strategy)
-    with pytest.raises(errors.StrategyError, match="there was no fit"):
-        strategy.optimizer_states()
-
-
 def test_slots_of_one_host_share_its_bundle() -> None:
     strategy = tl.HorovodRayStrategy(num_hosts=1, num_slots=2)
     with strategy:
@@ -142,17 +122,17 @@ def test_slots_of_one_host_share_its_bundle() -> None:
         assert one.world_size == 2
 
 
-def test_a_strategy_of_another_trainer_is_refused() -> None:
+def test_optimizer_states_of_no_fit_and_a_strategy_of_another_trainer_are_refused() -> None:
     strategy = tl.RayStrategy(num_workers=2)
     first = trainer(strategy)
+    with pytest.raises(errors.StrategyError, match="there was no fit"):
+        strategy.optimizer_states()
     trainer(strategy, precision="bf16-mixed").fit(Small(), data())
     with pytest.raises(errors.StrategyError, match="another Trainer"):
         first.fit(Small(), data())
 
 
-def test_checkpoints_reach_nodes_with_other_disks_and_come_back(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_checkpoints_reach_nodes_with_other_disks_and_come_back(monkeypatch, tmp_path):
     """The file is gone from its path when a worker looks, as it would be on another node."""
     monkeypatch.setattr(drivers, "_elsewhere", lambda gang: True)
     read = transfer.read
@@ -203,17 +183,20 @@ def test_a_checkpoint_on_rank_0_s_disk_alone_is_fetched(monkeypatch: pytest.Monk
 
 @BACKENDS
 def test_what_a_run_leaves_is_as_in_one_process(kind: Any, tmp_path: Path) -> None:
-    """Loop progress, callbacks, metrics and weights, against one process; one batch, for its order is shuffled."""
-    here, there = Small(), Small()
+    """Loop progress, callbacks, metrics and weights, against one process; one batch, for its order is shuffled.
+
+    States of optimizers come on demand, and into the driver's checkpoints.
+    """
+    here, there, strategy = Small(), Small(), kind(num_workers=2)
     there.load_state_dict(here.state_dict())
     alone, ours = (
         trainer(
-            strategy,
+            one,
             max_epochs=2,
             enable_checkpointing=True,
             callbacks=[pl.callbacks.ModelCheckpoint(dirpath=tmp_path / str(number), monitor="loss")],
         )
-        for number, strategy in enumerate(("auto", kind(num_workers=2)))
+        for number, one in enumerate(("auto", strategy))
     )
     alone.fit(here, data(16, 16))
     ours.fit(there, data(16, 8))
@@ -225,6 +208,12 @@ def test_what_a_run_leaves_is_as_in_one_process(kind: Any, tmp_path: Path) -> No
     assert torch.allclose(ours.callback_metrics["loss"], alone.callback_metrics["loss"], atol=1e-6)
     names = [Path(one.checkpoint_callback.best_model_path).name for one in (ours, alone)]  # type: ignore[union-attr]  # ModelCheckpoint's
     assert names[0] == names[1]
+    (states,) = strategy.optimizer_states()
+    assert {name for state in states["state"].values() for name in state} >= {"exp_avg", "exp_avg_sq"}
+    ours.save_checkpoint(tmp_path / "end.ckpt")
+    (kept,) = torch.load(tmp_path / "end.ckpt", weights_only=True)["optimizer_states"]
+    assert kept["param_groups"][0]["lr"] == 0.1
+    assert [float(state["step"]) for state in kept["state"].values()] == [2.0, 2.0]
 
 
 class Loading(pl.LightningDataModule):
@@ -327,9 +316,6 @@ def test_an_error_of_a_start_hook_is_not_masked(stage: str) -> None:
 
     with pytest.raises(AssertionError, match="AssertionError: mine"):
         getattr(trainer(), stage)(Raising(), data())
-
-
-# --- LightningCLI --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)

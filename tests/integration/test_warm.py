@@ -21,15 +21,18 @@ from tests.kit.training import Line, LineData, note, notes, trainer
 
 def messy(config: dict[str, Any]) -> None:
     """Change all that a training script may change, and be stopped in the middle of an epoch."""
+    import gc
     import os
     import threading
     import warnings
 
+    import psutil
     import torch
 
     from tunelight.compat.lightning import Callback, pl
 
     if config["kind"] == "plain":
+        gc.collect()
         state = {
             "cwd": os.getcwd(),  # noqa: PTH109 - as scripts write it
             "dtype": str(torch.get_default_dtype()),
@@ -40,8 +43,8 @@ def messy(config: dict[str, Any]) -> None:
             "threads": torch.get_num_threads(),
             "mine": os.environ.get("MINE", ""),
             "grad": torch.is_grad_enabled(),
-            "children": len(_children()),
-            "trainers": _trainers(),
+            "children": len(psutil.Process().children(recursive=True)),
+            "trainers": sum(isinstance(thing, pl.Trainer) for thing in gc.get_objects()),
         }
         tl.report({"loss": 1.0, **state})
         trainer(2).fit(Line(0.05), datamodule=LineData())
@@ -72,21 +75,6 @@ def messy(config: dict[str, Any]) -> None:
     fit.fit(Line(0.05), datamodule=LineData(num_workers=1))
 
 
-def _children() -> list[Any]:
-    import psutil
-
-    return psutil.Process().children(recursive=True)
-
-
-def _trainers() -> int:
-    import gc
-
-    from tunelight.compat.lightning import pl
-
-    gc.collect()
-    return sum(isinstance(thing, pl.Trainer) for thing in gc.get_objects())
-
-
 class StopMessy(FIFOScheduler):
     """Stops every messy trial at its first report."""
 
@@ -101,19 +89,11 @@ def sweep(tmp_path: Path, name: str, kinds: list[str], **kwargs: Any) -> tl.Swee
     return run({"kind": tl.choice(["messy", "plain"])}, messy, tmp_path, configs, **settings)
 
 
-@pytest.fixture(scope="module")
-def fresh(ray4: Any, tmp_path_factory: pytest.TempPathFactory) -> tl.SweepResults:
-    """The second trial of a sweep whose gangs are not re-used: a fresh gang."""
-    return sweep(tmp_path_factory.mktemp("fresh"), "fresh", ["plain", "plain"], reuse_gangs=False)
-
-
-def test_a_plain_trial_after_a_messy_stopped_one_is_as_on_a_fresh_gang(
-    ray4: Any, tmp_path: Path, fresh: tl.SweepResults
-) -> None:
+def test_a_plain_trial_after_a_messy_stopped_one_is_as_on_a_fresh_gang(ray4: Any, tmp_path: Path) -> None:
     messy, warm = sweep(tmp_path, "warm", ["messy", "plain"]).trials
     assert messy.state == "STOPPED", messy.error
     assert len(messy.history) == 1
-    cold = fresh.trials[1]
+    _, cold = sweep(tmp_path, "fresh", ["plain", "plain"], reuse_gangs=False).trials
     assert len(cold.history) == 3
     assert _comparable(warm) == _comparable(cold)
     first = warm.history[0]
@@ -134,9 +114,7 @@ class Edited(Small):
 
 
 @pytest.mark.usefixtures("warm_gangs")
-def test_a_module_that_was_edited_and_reloaded_trains_as_it_is_now(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_module_that_was_edited_and_reloaded_trains_as_it_is_now(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     for version in ("1", "1", "'two'"):
@@ -148,10 +126,6 @@ def test_a_module_that_was_edited_and_reloaded_trains_as_it_is_now(
     del sys.modules["edited_model"]
     lines = [line for line in capsys.readouterr().out.splitlines() if "trains version" in line]
     assert lines == ["[0] trains version 1", "[0] trains version 1", "[0] trains version two"]
-
-
-def quick(config: dict[str, Any]) -> None:
-    tl.report({"loss": config["lr"]})
 
 
 def test_sweeps_of_one_name_that_begin_in_the_same_second_train_in_the_folders_that_they_record(
@@ -170,7 +144,7 @@ def noted(config: dict[str, Any]) -> None:
 
 def test_a_trial_that_gets_an_idle_gang_leaves_its_reservation_to_the_next(ray4: Any, tmp_path: Path) -> None:
     before = set(placement_group_table())
-    results = run({"lr": tl.uniform(0, 1)}, quick, tmp_path, 12)
+    results = run({"lr": tl.uniform(0, 1)}, noted, tmp_path, 12)
     assert not results.errors
     groups = {name: group["state"] for name, group in placement_group_table().items() if name not in before}
     assert set(groups.values()) == {"REMOVED"}

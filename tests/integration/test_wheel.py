@@ -27,13 +27,13 @@ import pytest
 import yaml
 
 from tests import docs, flavours
-from tests.kit.programs import PROGRAM_S, python
+from tests.kit import programs
+from tests.kit.programs import python
 from tests.unit.extras.web.serving import serving
 
 install = runpy.run_path(str(docs.ROOT / "scripts" / "install.py"))["install"]
 pytestmark = pytest.mark.apart
 
-PROJECT = tomllib.loads((docs.ROOT / "pyproject.toml").read_text())["project"]
 SMOKE = ("pytest", "pytest-timeout", "hypothesis")
 """What the tests that CONTRIBUTING.md names for an sdist need beside the wheel."""
 WHERE = """
@@ -60,11 +60,7 @@ class Installed:
 
     def run(self, line: str, cwd: Path) -> str:
         """Carry out a command line in a folder, and return what it printed."""
-        done = subprocess.run(
-            shlex.split(line), cwd=cwd, env=self.env, capture_output=True, text=True, timeout=PROGRAM_S, check=False
-        )
-        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
-        return done.stdout
+        return programs.run(*shlex.split(line), cwd=cwd, env=self.env).stdout
 
 
 def build(target: Path, *what: str) -> Path:
@@ -202,7 +198,8 @@ def test_the_tests_that_contributing_names_pass_from_the_sdist(installed, sdist)
 def test_the_release_notes_say_what_the_wheel_brings(wheel):
     constraints = str(docs.ROOT / "constraints.txt")  # versions that uv has in its cache
     done = python("scripts/release_notes.py", wheel, PIP_CONSTRAINT=constraints)
-    size, direct = wheel.stat().st_size / 1e6, len(PROJECT["dependencies"])
+    project = tomllib.loads((docs.ROOT / "pyproject.toml").read_text())["project"]
+    size, direct = wheel.stat().st_size / 1e6, len(project["dependencies"])
     assert f"The wheel has {size:.1f} MB and {direct} direct dependencies" in done.stdout
     counted = re.search(r"(\d+) packages are installed", done.stdout)
     assert counted is not None

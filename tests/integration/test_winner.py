@@ -93,8 +93,6 @@ def test_a_sweep_that_the_last_version_recorded_goes_on_the_cut_off_trial_from_i
     assert "report-000001.ckpt" in (cut_off.path / "log.txt").read_text()  # which Lightning has restored
 
 
-# --- objects of a script -------------------------------------------------------------------------------------
-
 SCRIPT = """
 import dataclasses, enum
 import tunelight as tl

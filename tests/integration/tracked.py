@@ -25,12 +25,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import tunelight as tl
 
 EPOCHS = 4
+# A loss falls from its score by 1 an epoch: the two with high ones are stopped after their first.
 SCORES = {"a": 7.0, "worse": 90.0, "b": 6.0, "fails": 5.0, "worst": 91.0, "c": 4.0, "killed": 3.0, "d": 2.0}
-
-
-def value(config: dict[str, Any], epoch: int) -> float:
-    """Return the loss of an epoch, by which the two with high scores are stopped after their first."""
-    return float(config["score"] - epoch)
 
 
 def misbehave(config: dict[str, Any], epoch: int) -> None:
@@ -59,7 +55,7 @@ class Net(pl.LightningModule):
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self.log("loss", value(self.config, self.current_epoch), sync_dist=True)
+        self.log("loss", float(self.config["score"] - self.current_epoch), sync_dist=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.01)
@@ -75,9 +71,6 @@ def train(config: dict[str, Any]) -> None:
         max_epochs=EPOCHS, strategy=tl.RayStrategy(), logger=loggers, callbacks=[tl.TuneReportCheckpointCallback()],
         enable_model_summary=False, enable_checkpointing=False, enable_progress_bar=False, log_every_n_steps=1,
     ).fit(Net(config), data, data)  # fmt: skip
-
-
-# --- what the trackers have ---------------------------------------------------------------------------------
 
 
 def records(path: Path) -> Iterator[Any]:

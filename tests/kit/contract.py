@@ -48,8 +48,6 @@ def saving(config: dict[str, Any]) -> None:
 class GangContract:
     """Subclass it with a ``gang`` fixture."""
 
-    folder: Path
-
     def task(self, tmp_path: Path, train: Callable[..., Any] = reporting, **config: Any) -> tuple[Task, Start]:
         until = config.pop("until", 1)
         return tasks.trial(tmp_path, cloudpickle.dumps(train), config=config, until=until, home=Home(str(tmp_path)))

@@ -96,7 +96,8 @@ def trainer(epochs: int = 3, report: Any = None, callbacks: Sequence[Any] = (), 
     """Return a quiet Trainer on the gang, whose last callback reports."""
     report = report or tl.TuneReportCallback({"loss": "val_loss"}, on="validation_end")
     settings: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "accelerator": "cpu"} | kwargs
-    settings.setdefault("strategy", BACKENDS[tl.get_context().backend].load_strategy()())
+    if "strategy" not in settings:
+        settings["strategy"] = BACKENDS[tl.get_context().backend].load_strategy()()
     return pl.Trainer(max_epochs=epochs, callbacks=[*callbacks, report], **settings)
 
 

@@ -23,9 +23,6 @@ def of_language(*languages: str) -> list[docs.Block]:
     return [block for block in BLOCKS if block.language in languages]
 
 
-# --- links ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
     for target in docs.links(page):
@@ -45,9 +42,6 @@ def test_every_decision_is_in_the_list_of_them():
     assert {path.name for path in folder.glob("0*.md")} == set(docs.links("docs/decisions/README.md")) - {
         "../how-it-works.md"
     }
-
-
-# --- blocks -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -76,9 +70,6 @@ def test_a_space_in_yaml_is_one(block, tmp_path):
     space = tl.SearchSpace.of(path)
     space.check_constraints()
     assert space.describe()
-
-
-# --- what sentences name ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import re
 import sys
@@ -18,8 +17,6 @@ from tunelight.extras.earlier import read_earlier
 from tunelight.record import read_sweep_file
 from tunelight.reporting import report
 from tunelight.settings import Settings
-from tunelight.sweep import run as sweeps
-from tunelight.sweep.run import PreparedSweep
 
 
 @pytest.fixture
@@ -61,41 +58,21 @@ def test_its_trials_are_read(folder):
     assert len(results.dataframe()) == len(results.to_study().trials) == 4
 
 
-def test_the_model_of_its_best_checkpoint_is_loaded(folder):
+def test_it_is_reported_on_and_exported_and_the_model_of_its_best_checkpoint_loaded(folder, tmp_path):
     from recorded_model import Line  # type: ignore[import-not-found]
 
-    best = tl.SweepResults.load(folder).best
+    results = tl.SweepResults.load(folder)
+    best = results.best
     assert best.checkpoint is not None
     assert best.checkpoint.name == "report-000006.ckpt"
     model = best.load_model(Line)
     assert isinstance(model, Line)
     assert model.hparams["hidden"] == 4
-
-
-def test_it_is_reported_on_and_exported(folder, tmp_path):
-    results = tl.SweepResults.load(folder)
     assert "model.hidden" in report(results, tmp_path / "report.html").read_text()
     results.export_best(tmp_path / "best.yaml", checkpoint=True)
     exported = yaml.safe_load((tmp_path / "best.yaml").read_text())
     assert exported["model"] == {"lr": 0.05, "hidden": 4, "kind": "leaky", "slope": 0.2}
     assert (tmp_path / "best.ckpt").is_file()
-
-
-def test_it_is_resumed_where_it_was_cut_off(folder, monkeypatch):
-    found: list[PreparedSweep] = []
-    monkeypatch.setattr(sweeps, "connected", lambda _, reservation, *__: contextlib.nullcontext((reservation, None)))
-    monkeypatch.setattr(sweeps, "_tune", lambda sweep, *_: found.append(sweep))
-    tl.resume(folder, progress=False)
-    (sweep,) = found
-    (resumed,) = sweep.start.again
-    assert (resumed, sweep.state.trials[resumed].number) == ("00003", 1)
-    assert (sweep.total, sweep.state.suggested, sweep.baselines) == (5, 4, [])
-    recorded = read_sweep_file(folder)
-    assert (sweep.space.describe(), list(sweep.space.require)) == (recorded["space"], recorded["require"])
-    assert sweep.settings.max_epochs == 6
-
-
-def test_a_search_begins_with_what_it_found(folder):
     trials, sweeps_of_them = read_earlier([folder], (("val_loss", "min"),))
     assert sweeps_of_them == [folder]
     assert [trial.config["model.hidden"] for trial in trials] == [4, 4, 4]

@@ -1,24 +1,26 @@
-"""What is published: the package's description, and the files that a host of repositories reads."""
+"""What is published, and what docs/versions.md promises: public names that are stable, and supported versions."""
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import tomllib
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
 
 import tunelight as tl
 from tests import docs
+from tests.doors import modules
 
 readme = SimpleNamespace(**runpy.run_path(str(docs.ROOT / "scripts" / "readme.py")))
 recipe = SimpleNamespace(**runpy.run_path(str(docs.ROOT / "scripts" / "recipe.py")))
 PYPROJECT = tomllib.loads((docs.ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 CHANGELOG = docs.read("CHANGELOG.md")
-GITHUB = sorted(path.relative_to(docs.ROOT).as_posix() for path in (docs.ROOT / ".github").rglob("*.yml"))
 
 
 def test_links_of_the_description_are_absolute():
@@ -37,9 +39,6 @@ def test_the_citation_names_this_version():
     assert citation["license"] == PROJECT["license"]
 
 
-# --- the build ---------------------------------------------------------------------------------------------
-
-
 def test_the_tools_that_build_a_release_are_those_that_tests_build_with():
     pinned = {name.lower().replace("_", "-"): version for name, version in pins("constraints.txt").items()}
     tools = pins(".github/build.txt")
@@ -51,25 +50,15 @@ def pins(path: str) -> dict[str, str]:
     return dict(re.findall(r"^([\w-]+)==(\S+)", docs.read(path), re.MULTILINE))
 
 
-# --- release notes ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def section(monkeypatch):
+def test_the_notes_of_this_version_are_its_section_of_the_changelog(monkeypatch):
     monkeypatch.syspath_prepend(docs.ROOT / "scripts")
-    return runpy.run_path(str(docs.ROOT / "scripts" / "release_notes.py"))["section"]
-
-
-def test_the_notes_of_this_version_are_its_section_of_the_changelog(section):
-    notes = section(CHANGELOG, PROJECT["version"])
+    script = runpy.run_path(str(docs.ROOT / "scripts" / "release_notes.py"))
+    notes = script["section"](CHANGELOG, PROJECT["version"])
     heading = re.search(rf"^## \[{re.escape(PROJECT['version'])}\].*\n\n", CHANGELOG, re.MULTILINE)
     assert heading is not None
     assert CHANGELOG[heading.end() :].startswith(f"{notes}\n\n## [")
     assert "### Added\n" in notes
     assert "\n## " not in notes
-
-
-# --- conda's recipe ---------------------------------------------------------------------------------------
 
 
 def test_the_recipe_for_conda_has_the_dependencies_of_pyproject_and_an_sdist_s_checksum(tmp_path):
@@ -84,12 +73,8 @@ def test_the_recipe_for_conda_has_the_dependencies_of_pyproject_and_an_sdist_s_c
     assert len(run) >= 2 + len(PROJECT["dependencies"])
 
 
-# --- workflows --------------------------------------------------------------------------------------------
-
-SOURCES = {path.removeprefix(".github/workflows/"): docs.read(path) for path in GITHUB if "workflows" in path}
-WORKFLOWS = {name: yaml.safe_load(text) for name, text in SOURCES.items()}
+WORKFLOWS = {path.name: yaml.safe_load(path.read_text()) for path in (docs.ROOT / ".github/workflows").glob("*.yml")}
 STEPS = [(name, step) for name, flow in WORKFLOWS.items() for job in flow["jobs"].values() for step in job["steps"]]
-PYTHONS = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
 
 
 def test_what_workflows_run_is_there():
@@ -104,7 +89,8 @@ def test_what_workflows_run_is_there():
 @pytest.mark.parametrize(("name", "command"), [("test.yml", "make test "), ("release.yml", "make wheel-test ")])
 def test_every_supported_python_is_tested(name, command):
     job = WORKFLOWS[name]["jobs"]["test"]
-    assert job["strategy"]["matrix"]["python"] == PYTHONS
+    supported = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    assert job["strategy"]["matrix"]["python"] == supported
     assert any(step.get("run", "").startswith(command) for step in job["steps"])
 
 
@@ -123,17 +109,13 @@ def test_a_release_is_published_after_all_else_and_on_the_test_index_first():
     ]
 
 
-@pytest.fixture
-def check():
-    return runpy.run_path(str(docs.ROOT / "scripts" / "release_check.py"))["main"]
-
-
 URLS = "[project.urls]\n" + "".join(
     f'{name} = "https://example.org"\n' for name in ("Repository", "Documentation", "Changelog", "Issues")
 )
 
 
-def test_a_release_whose_files_name_other_versions_or_no_published_package_is_stopped(check, tmp_path):
+def test_a_release_whose_files_name_other_versions_or_no_published_package_is_stopped(tmp_path):
+    check = runpy.run_path(str(docs.ROOT / "scripts" / "release_check.py"))["main"]
     for name in ("pyproject.toml", "CITATION.cff", "CHANGELOG.md"):
         (tmp_path / name).write_text(docs.read(name))
     if "urls" not in PROJECT:
@@ -153,3 +135,58 @@ def test_a_release_whose_files_name_other_versions_or_no_published_package_is_st
         "README.md says that the package is not on PyPI: take that sentence out",
         "[project.urls] in pyproject.toml lacks Repository, Documentation, Changelog, Issues",
     ]
+
+
+reference = runpy.run_path(str(docs.ROOT / "scripts" / "reference.py"))
+NOW: dict[str, dict[str, Any]] = reference["names"]()
+LISTED: dict[str, dict[str, Any]] = json.loads(reference["NAMES"].read_text())
+
+
+def test_public_names_are_those_of_the_list():
+    changed = [name for name in sorted(LISTED.keys() | NOW.keys()) if LISTED.get(name) != NOW.get(name)]
+    assert not changed, f"say in CHANGELOG.md what to do instead of what is gone, then run: make reference; {changed}"
+
+
+def test_what_is_public_is_on_the_list_once_with_its_stability():
+    assert {f"tunelight.{each}" for each in tl.__all__} <= NOW.keys()
+    assert NOW["tunelight.run"]["stability"] == NOW["tunelight run"]["stability"] == "stable"
+    assert NOW["tunelight.tune_up"]["stability"] == NOW["tunelight tune-up"]["stability"] == "experimental"
+    assert NOW["tunelight.extras.attach.AttachedSweep.branch"]["stability"] == "experimental"
+    assert NOW["tunelight.extras.attach.AttachedSweep.stop"]["stability"] == "stable"
+
+
+def test_tables_of_the_reference_say_what_is_experimental():
+    rows = re.findall(r"^\| `(tunelight\.[\w.]+)` \| (.*) \|$", docs.read("docs/reference.md"), re.MULTILINE)
+    assert rows
+    for path, text in rows:
+        assert (NOW[path]["stability"] == "experimental") == ("experimental" in text), path
+
+
+def test_every_error_is_in_the_reference():
+    errors = {
+        each
+        for each, value in vars(tl.errors).items()
+        if isinstance(value, type) and value.__module__ == "tunelight.errors"
+    }
+    assert {each.rpartition(".")[2] for each in NOW if each.startswith("tunelight.errors.")} == errors
+
+
+@pytest.mark.parametrize("page", [each for each in docs.pages() if not re.search(r"^[A-Z]|^bench|decisions", each)])
+def test_pages_name_nothing_internal(page):
+    rooms = {module.partition(".")[0] for module in modules()}
+    for code in docs.inline(page):
+        for path in re.findall(r"\btunelight\.(?:\w+\.?)+\b", code):
+            brought = path.startswith("tunelight.extras.transformers.")  # it imports what its users bring
+            if path.split(".")[1] in rooms and not brought:
+                assert any(f"{each}.".startswith(f"{path}.") for each in NOW), f"{page}: {path}"
+
+
+@pytest.mark.parametrize("name", ["Python", "Ray", "Lightning", "torch", "torchmetrics", "Optuna"])
+def test_the_oldest_versions_on_the_page_are_those_of_the_package(name):
+    project = tomllib.loads(docs.read("pyproject.toml"))["project"]
+    wanted = {"Python": "python", "Lightning": "pytorch-lightning"}.get(name, name.lower())
+    declared = [*project["dependencies"], f"python{project['requires-python']}"]
+    oldest = next(found[1] for line in declared if (found := re.match(rf"{wanted}(?:\[.*\])?>=([\d.]+)", line)))
+    row = re.search(rf"^\| {name} \| ([\d.]+) \|", docs.read("docs/versions.md"), re.MULTILINE)
+    assert row is not None
+    assert row[1] == oldest

@@ -11,14 +11,11 @@ from tunelight.extras.plain_tune import get_tune_resources
 from tunelight.resources import check_fits, fitted, reserve
 
 
-def test_the_two_spellings_are_one_reservation() -> None:
+def test_the_two_spellings_are_one_reservation_in_which_the_head_holds_nothing_unless_asked() -> None:
     assert reserve(workers=4) == reserve(resources_per_trial={"extra_cpu": 4})
     assert reserve(workers=4, gpus_per_worker=1) == reserve(
         gpus_per_worker=1, resources_per_trial={"extra_cpu": 4, "extra_gpu": 4}
     )
-
-
-def test_the_head_holds_nothing_unless_asked() -> None:
     assert reserve().workers == 1
     assert reserve(workers=2).bundles == [{"CPU": 1.0}, {"CPU": 1.0}]
     assert reserve(workers=2, cpus_per_worker=0.5).bundles == [{"CPU": 0.5}] * 2
@@ -60,7 +57,7 @@ def test_a_gang_that_can_never_fit_says_the_numbers_also_where_only_the_sum_woul
         check_fits(reserve(workers=1, cpus_per_worker=3), [{"CPU": 2}, {"CPU": 2}])
 
 
-def test_an_elastic_gang_is_as_large_as_the_cluster_holds() -> None:
+def test_an_elastic_gang_is_as_large_as_the_cluster_holds_and_a_resized_one_reserves_what_it_starts_with() -> None:
     elastic = reserve(workers=(1, 4))
     assert (elastic.least, elastic.workers) == (1, 4)
     assert fitted(elastic, [{"CPU": 8}]) == elastic
@@ -70,9 +67,6 @@ def test_an_elastic_gang_is_as_large_as_the_cluster_holds() -> None:
         fitted(reserve(workers=(2, 4)), [{"CPU": 1}])
     with pytest.raises(ResourceError, match="needs 4 workers"):
         fitted(reserve(workers=4), [{"CPU": 3}])
-
-
-def test_a_gang_that_a_scheduler_resizes_reserves_what_it_starts_with() -> None:
     first = reserve(workers=(2, 8)).starting(2)
     assert (first.workers, first.least, first.most) == (2, 2, 8)
     assert len(first.bundles) == 2

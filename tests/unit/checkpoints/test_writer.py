@@ -1,4 +1,4 @@
-"""The checkpoint writer: in the background, one at a time, within its share of the time, whatever the storage does."""
+"""Checkpoints: written in the background within a share of the time, found, checked, kept, pruned and pointed at."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.kit.recording import Clock
+from tests.kit.recording import Clock, written_checkpoint
 from tunelight.checkpoints import files as checkpoints
 from tunelight.checkpoints.policy import FREE_S, CheckpointPolicy
 from tunelight.checkpoints.writer import CheckpointWriter
@@ -68,18 +68,12 @@ def full(path: Path) -> None:
     raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
 
-# -- the policy
-
-
-def test_a_short_trial_or_a_cheap_checkpoint_is_written_at_every_report() -> None:
+def test_a_short_trial_or_a_cheap_checkpoint_is_written_at_every_report_and_others_stay_under_their_share() -> None:
     for every_s, cost_s, reports in ((0.1, 0.04, 10), (10.0, 0.4, 1000)):
         policy = CheckpointPolicy(0.0)
         for number in range(1, reports + 1):
             assert policy.allowance_s(number * every_s) > 0
             policy.wrote(number * every_s, cost_s)
-
-
-def test_what_checkpoints_cost_stays_under_their_share_of_the_time() -> None:
     policy, now, written = CheckpointPolicy(0.0), 0.0, 0
     for _ in range(1000):
         now += 10.0
@@ -89,9 +83,6 @@ def test_what_checkpoints_cost_stays_under_their_share_of_the_time() -> None:
             written += 1
     assert policy.blocked_s <= FREE_S + 0.05 * now
     assert written == pytest.approx(0.05 * now / 2.0, abs=2)  # and the share is used
-
-
-# -- in the background
 
 
 def test_the_next_one_waits_for_the_one_before_unless_a_hanging_storage_makes_that_dear(tmp_path: Path) -> None:
@@ -152,9 +143,6 @@ def test_other_ranks_write_nothing_and_a_path_that_is_not_the_reports_is_not_tak
     assert not One(tmp_path).writer.writes(tmp_path / "model.ckpt")
 
 
-# -- what goes wrong
-
-
 @pytest.mark.parametrize("later", [True, False])
 def test_a_full_disk_costs_the_checkpoint_and_is_told_once_as_is_its_end(tmp_path: Path, later: bool) -> None:
     one = One(tmp_path, job=not later)
@@ -185,9 +173,7 @@ def test_a_disk_that_is_full_for_torch_is_recognised(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("says", ["File exists", "Disk quota exceeded"])
-def test_a_storage_that_is_away_or_a_quota_that_only_fsync_tells_of_costs_the_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str
-) -> None:
+def test_a_storage_that_is_away_or_a_quota_that_only_fsync_tells_of_costs_the_checkpoint(tmp_path, monkeypatch, says):
     one, number = One(tmp_path), errno.EDQUOT
 
     def fsync(file: int) -> None:
@@ -221,12 +207,7 @@ def test_what_writes_nothing_or_cannot_be_pickled_is_raised_where_training_sees_
         one.writer.settle()
 
 
-# -- the copy
-
-
-def test_tensors_that_only_the_checkpoint_holds_are_not_copied_and_what_does_not_copy_is_written_as_it_was(
-    tmp_path: Path,
-) -> None:
+def test_tensors_that_only_the_checkpoint_holds_are_not_copied_and_what_does_not_copy_is_written_as_it_was(tmp_path):
     made, live = torch.ones(3), torch.ones(3)
     held = frozen({"state_dict": {"a": made}, "others": [live]}, [made])
     assert held["state_dict"]["a"] is made
@@ -310,3 +291,102 @@ def test_an_error_of_the_code_that_is_none_of_the_write_is_raised(tmp_path: Path
     with pytest.raises(FileNotFoundError):  # a folder that it was to make
         one.writer.write(one.info(1), lambda path: Path(path, "weights").write_text("weights"))
     assert one.notes == []
+
+
+def write(trial: Path, number: int, value: float | None = None, text: str = "weights") -> CheckpointInfo:
+    return written_checkpoint(trial, number, value=value, text=text)
+
+
+def test_a_corrupt_file_is_passed_over_and_without_a_whole_one_there_is_none(tmp_path: Path) -> None:
+    first, second = write(tmp_path, 1), write(tmp_path, 2)
+    Path(second.path).write_text("weightz")
+    found, warning = checkpoints.resume_point(tmp_path)
+    assert found == first
+    assert warning is not None
+    assert "report-000002.ckpt is torn" in warning
+    assert "report-000001.ckpt is used instead" in warning
+    assert checkpoints.resume_point(tmp_path, second.number, second) == (first, warning)
+    assert checkpoints.resume_point(tmp_path, first.number, first) == (first, None)
+    assert checkpoints.resume_point(tmp_path, 1) == (first, None)
+    Path(first.path).write_text("we")
+    found, warning = checkpoints.resume_point(tmp_path)
+    assert found is None
+    assert "from scratch" in str(warning)
+    assert checkpoints.resume_point(tmp_path / "none") == (None, None)
+
+
+def test_a_trial_that_failed_goes_on_from_its_newest_but_never_from_before_its_last_start(tmp_path: Path) -> None:
+    own = [write(tmp_path, number) for number in (1, 2, 3)]
+    (tmp_path / "other").mkdir()
+    others = write(tmp_path / "other", 2)  # as a copy of another trial's weights is, say
+    assert checkpoints.resume_point(tmp_path, 3, None) == (own[2], None)
+    assert checkpoints.resume_point(tmp_path, 2, None) == (own[1], None)
+    assert checkpoints.resume_point(tmp_path, 2, others) == (others, None)
+    assert checkpoints.resume_point(tmp_path, 3, others) == (own[2], None)
+    assert checkpoints.resume_point(tmp_path, 0, None) == (None, None)
+
+
+def test_what_a_killed_worker_was_writing_is_no_checkpoint_and_removed(tmp_path: Path) -> None:
+    info = write(tmp_path, 1)
+    checkpoints.temp_path(CheckpointInfo(info.path.replace("000001", "000002"), 2), "start").write_text("half")
+    assert checkpoints.find(tmp_path) == [info], "a draft is no checkpoint"
+    later = Path(info.path).with_name(".report-000002.owner-2.ckpt.start.tmp")
+    later.write_text("half")  # gangs of a driver that took over write it
+    checkpoints.remove_temp_files(tmp_path)
+    assert sorted(path.name for path in Path(info.path).parent.iterdir()) == [
+        later.name,
+        "report-000001.ckpt",
+        "report-000001.json",
+    ]
+    checkpoints.remove_temp_files(tmp_path, 2)
+    assert not later.exists()
+
+
+def test_what_gangs_of_an_earlier_owner_make_after_they_were_succeeded_does_not_count(tmp_path: Path) -> None:
+    old = [written_checkpoint(tmp_path, number, text="old") for number in (1, 2, 3)]
+    new = [written_checkpoint(tmp_path, number, text="new", owner=3) for number in (2, 3)]
+    assert Path(old[1].path).read_text() == "old"
+    checkpoints.take_over(tmp_path, 1, 0)
+    assert checkpoints.find(tmp_path) == [old[0], old[1], new[0], old[2], new[1]]
+    for last in (1, 2):
+        checkpoints.take_over(tmp_path, 3, last)  # a second head of that owner changes nothing
+    assert checkpoints.find(tmp_path) == [old[0], *new]
+    assert checkpoints.resume_point(tmp_path, 3) == (new[1], None)
+    earlier, kept = checkpoints.CheckpointSet(1, "min"), checkpoints.CheckpointSet(1, "min", owner=3)
+    earlier.discard_after(2, tmp_path)
+    kept.look(tmp_path)
+    assert (earlier.known, kept.known) == ([old[0]], [old[0], *new])
+    kept.discard_after(2, tmp_path)
+    assert checkpoints.find(tmp_path) == kept.known == [old[0], new[0]]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").glob("*.ckpt")) == [
+        "report-000001.ckpt",
+        "report-000002.owner-3.ckpt",
+    ]
+
+
+def test_a_pointer_finds_its_file_or_none_and_a_file_that_is_gone_is_not_whole(tmp_path: Path) -> None:
+    checkpoints.write_pointer(tmp_path, None)
+    assert checkpoints.read_pointer(tmp_path) is None
+    info = write(tmp_path, 1)
+    checkpoints.write_pointer(tmp_path, info)
+    assert checkpoints.read_pointer(tmp_path) == info
+    Path(info.path).unlink()
+    assert checkpoints.read_pointer(tmp_path) == info
+    found, warning = checkpoints.resume_point(tmp_path, info.number, info)
+    assert found is None
+    assert "report-000001.ckpt is torn or gone" in str(warning)
+
+
+def test_a_real_copy_beside_the_pointer_comes_first_and_a_moved_folder_still_finds_its_checkpoints(tmp_path):
+    info = write(tmp_path / "a", 1)
+    target = tmp_path / "elsewhere"
+    target.mkdir()
+    checkpoints.write_pointer(target, info)
+    checkpoints.copy_into(info, target)
+    found = checkpoints.read_pointer(target)
+    assert found is not None
+    assert found.path == str(target / "report-000001.ckpt")
+    assert Path(found.path).stat().st_ino == Path(info.path).stat().st_ino
+    (tmp_path / "a").rename(tmp_path / "b")
+    (moved,) = checkpoints.find(tmp_path / "b")
+    assert Path(moved.path).is_relative_to(tmp_path / "b")

@@ -21,11 +21,18 @@ max_epochs: 2
 
 
 @pytest.fixture
-def runs(tmp_path, monkeypatch):
-    """Work in an empty folder, in whose tunelight_runs a sweep of three trials is recorded; return that."""
+def here(tmp_path, monkeypatch):
+    """Work in an empty folder; return that."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def runs(here):
+    """Work in an empty folder, in whose tunelight_runs a sweep of three trials is recorded; return that."""
     Path("tunelight_runs").mkdir()
-    written = Writer(tmp_path / "tunelight_runs", seed=7)
+    written = Writer(here / "tunelight_runs", seed=7)
     written.trial(0.9, 0.2, 0.6)
     written.trial(0.5, 0.4, state="STOPPED", why="place 2 of 2 at rung 2; the best goes on")
     written.trial(0.8, state="ERROR", error=ERROR)
@@ -34,9 +41,7 @@ def runs(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def space(tmp_path, monkeypatch):
+def space(here):
     """Work in a folder that holds a search space; return the file's name."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     Path("space.yaml").write_text(SPACE)
     return "space.yaml"

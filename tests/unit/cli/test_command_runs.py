@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.kit.recording import ERROR, Writer
-from tests.unit.cli.conftest import SPACE
 from tests.unit.cli.test_command import call
 from tunelight.cli.app import BAD_INPUT, FAILED, INTERRUPTED, OK, SOME_FAILED
 from tunelight.errors import SettingsError
@@ -33,10 +32,7 @@ def swept(folder: Path, *losses: float, reason: str = "finished", failed: str = 
     return written.load()
 
 
-@pytest.fixture(autouse=True)
-def space_file(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path(FILE).write_text(SPACE)
+pytestmark = pytest.mark.usefixtures("space")
 
 
 def taking(monkeypatch: pytest.MonkeyPatch, where: str, answer: Any) -> list[Any]:
@@ -159,7 +155,6 @@ def test_reproduce_says_whether_metrics_match(tmp_path, monkeypatch, again, code
 def test_check_tells_of_its_batch(monkeypatch, error, code):
     from tunelight.extras.check import DryRun
 
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     taking(monkeypatch, "tunelight.extras.check.dry_run", DryRun({"model.lr": 0.1}, {"val_loss": 2.3}, error))
     done = call("check", FILE, "--batch", code=code)
     assert ("shapes differ" if error else "One batch trained; reported: val_loss=2.3") in done.output

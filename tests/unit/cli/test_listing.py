@@ -27,10 +27,9 @@ SWEEPS: tuple[tuple[str, list[float], str | None, str], ...] = (
 
 
 @pytest.fixture
-def runs(tmp_path, monkeypatch):
+def runs(here):
     """Work in an empty folder, whose tunelight_runs holds the SWEEPS; return that."""
-    monkeypatch.chdir(tmp_path)
-    storage = tmp_path / "tunelight_runs"
+    storage = here / "tunelight_runs"
     storage.mkdir()
     for number, (name, losses, ended, mode) in enumerate(SWEEPS, start=1):
         written = Writer(storage, **({"metric": "acc", "mode": "max"} if mode == "max" else {}))
@@ -91,9 +90,6 @@ def test_a_choice_that_fits_no_sweep_is_no_error(runs):
     assert "No sweeps in empty" in call("ls", "empty").output
 
 
-# --- rm: what it deletes, asks and refuses ----------------------------------------------------------------
-
-
 def six_trials(storage: Path, name: str, **told: object) -> Path:
     """Record a sweep of six trials with a checkpoint each: the second is best, two are cut off, one failed."""
     storage.mkdir(exist_ok=True)
@@ -108,10 +104,9 @@ def six_trials(storage: Path, name: str, **told: object) -> Path:
 
 
 @pytest.fixture
-def two_sweeps(tmp_path, monkeypatch):
+def two_sweeps(here):
     """Work in an empty folder, whose tunelight_runs holds the sweeps a and b, b the later; return that."""
-    monkeypatch.chdir(tmp_path)
-    storage = tmp_path / "tunelight_runs"
+    storage = here / "tunelight_runs"
     for number, name in enumerate("ab", start=1):
         os.utime(six_trials(storage, name) / "record.jsonl", (number, number))
     return storage

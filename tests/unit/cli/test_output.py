@@ -64,9 +64,8 @@ def test_commands_on_a_recorded_sweep(runs, name, words):
     check(name, printed(*words))
 
 
-def test_a_sweep_of_every_way_to_end_and_one_that_cannot_be_read(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    sweeps.record(tmp_path / "tunelight_runs" / "s")
+def test_a_sweep_of_every_way_to_end_followed_to_its_end_and_one_that_cannot_be_read(here):
+    sweeps.record(here / "tunelight_runs" / "s")
     Path("tunelight_runs/broken").mkdir()
     Path("tunelight_runs/broken/record.jsonl").write_text("nothing\nnothing\n")
     listed = printed("ls")
@@ -76,6 +75,12 @@ def test_a_sweep_of_every_way_to_end_and_one_that_cannot_be_read(tmp_path, monke
     check("show", shown)
     for trial in shown["trials"]:
         check("show", printed("show", "s", trial["trial"]))
+    lines = [json.loads(line) for line in call("show", "s", "--follow", "--json").stdout.splitlines()]
+    for line in lines:
+        check("show --follow", line)
+    assert {"sweep", "trial", "state", "report", "note", "end"} <= {line["type"] for line in lines}
+    assert [line["type"] for line in lines].index("end") == len(lines) - 1
+    assert lines[-1]["reason"] == "finished"
 
 
 def test_check_and_plan(space):
@@ -88,17 +93,6 @@ def test_an_error_and_an_answer(runs, capsys):
     check("error", printed("stop", "last", code=2))
     print_answer("stopped", "s", as_json=True)
     check("stop", json.loads(capsys.readouterr().out))
-
-
-def test_a_sweep_is_followed_line_by_line_to_its_end(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    sweeps.record(tmp_path / "tunelight_runs" / "s")
-    lines = [json.loads(line) for line in call("show", "s", "--follow", "--json").stdout.splitlines()]
-    for line in lines:
-        check("show --follow", line)
-    assert {"sweep", "trial", "state", "report", "note", "end"} <= {line["type"] for line in lines}
-    assert [line["type"] for line in lines].index("end") == len(lines) - 1
-    assert lines[-1]["reason"] == "finished"
 
 
 def test_what_is_written_while_a_sweep_is_followed_comes_at_once(sweep, tmp_path):

@@ -1,8 +1,9 @@
-"""The Ray that stays after a run, when it ends, and a head that answers no more. Ray itself is a stand-in."""
+"""Connecting to a cluster, the Ray that stays after a run, and a head that answers no more. Ray is a stand-in."""
 
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import socket
 import threading
@@ -12,13 +13,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
+from ray._private.accelerators import NvidiaGPUAcceleratorManager
 
 import tunelight as tl
 from tests.kit.waiting import until
 from tunelight.cluster import gcs_watch as headwatch
 from tunelight.cluster import local
+from tunelight.cluster.connect import _check_versions
 from tunelight.cluster.gcs_watch import EXIT_CODE, GcsCallback, GcsWatch
-from tunelight.errors import HeadLostError, SettingsError
+from tunelight.cluster.local import for_job, for_workers
+from tunelight.errors import HeadLostError, ResourceError, SettingsError
+from tunelight.extras.check import nodes_of
 
 
 class Ray:
@@ -47,7 +53,7 @@ class Ray:
 
 
 @pytest.fixture
-def ray(monkeypatch: pytest.MonkeyPatch) -> Any:
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Any:
     one = Ray()
     monkeypatch.setattr(local, "ray", one)
     monkeypatch.setattr(local, "session_folder", lambda: str(len(one.started)))
@@ -60,7 +66,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("change", ["runtime_env", "verbose", "environment", "cwd", "path", "user"])
-def test_another_one_is_started_where_it_would_not_be_the_same(ray, change, monkeypatch, tmp_path):
+def test_another_one_is_started_where_it_would_not_be_the_same(stand_in, change, monkeypatch, tmp_path):
     local.start(None, 0).schedule_shutdown()
     asked: dict[str, Any] = {"runtime_env": None, "verbose": 0}
     if change == "environment":
@@ -70,42 +76,42 @@ def test_another_one_is_started_where_it_would_not_be_the_same(ray, change, monk
     elif change == "path":
         monkeypatch.syspath_prepend(tmp_path)
     elif change == "user":
-        ray.shutdown()  # by hand
+        stand_in.shutdown()  # by hand
     else:
         asked[change] = {"env_vars": {"A": "1"}} if change == "runtime_env" else 1
     assert local.start(**asked).lives
-    assert len(ray.started) == 2
+    assert len(stand_in.started) == 2
 
 
-def test_it_ends_after_a_while_and_not_while_it_is_used_or_another_is_there(ray, monkeypatch):
+def test_it_ends_after_a_while_and_not_while_it_is_used_or_another_is_there(stand_in, monkeypatch):
     monkeypatch.setattr(local, "KEEP_S", 0.05)
     local.start(None, 0).schedule_shutdown()
-    ray.shutdown()  # by hand; its timer ends no other
+    stand_in.shutdown()  # by hand; its timer ends no other
     mine = local.start(None, 0)
     mine.schedule_shutdown()
     mine.hold()
     time.sleep(0.15)
-    assert ray.running
-    ray.used = True  # by tasks of the user's
+    assert stand_in.running
+    stand_in.used = True  # by tasks of the user's
     mine.schedule_shutdown()
     time.sleep(0.15)
-    assert ray.running
-    ray.used = False
-    until(lambda: not ray.running, 5)
+    assert stand_in.running
+    stand_in.used = False
+    until(lambda: not stand_in.running, 5)
     assert local.kept() is None
 
 
-def test_what_a_kept_one_cannot_give_is_an_error(ray):
+def test_what_a_kept_one_cannot_give_is_an_error(stand_in):
     local.start(None, 0, stays=True)
     with pytest.raises(SettingsError, match="runtime_env has pip, which needs a new Ray"):
         local.start({"pip": ["x"]}, 0)
     with pytest.raises(SettingsError, match="working_dir"):
         local.start({"working_dir": "."}, 0)
     local.start({"env_vars": {"A": "1"}}, 0)
-    assert len(ray.started) == 1
+    assert len(stand_in.started) == 1
 
 
-def test_a_second_run_starts_on_it_and_one_with_objects_of_the_user_s_stays_however_that_is(ray, monkeypatch):
+def test_a_second_run_starts_on_it_and_one_with_objects_of_the_user_s_stays_however_that_is(stand_in, monkeypatch):
     monkeypatch.setattr(local, "KEEP_S", 0.05)
     mine = local.start(None, 0)
     mine.schedule_shutdown()
@@ -113,26 +119,26 @@ def test_a_second_run_starts_on_it_and_one_with_objects_of_the_user_s_stays_howe
     local.start(None, 1, as_it_is=True, stays=True).schedule_shutdown()
     time.sleep(0.15)
     assert local.start(None, 1) is mine
-    assert len(ray.started) == 1
+    assert len(stand_in.started) == 1
 
 
-def test_a_block_keeps_it_ready_and_ends_it(ray, monkeypatch):
+def test_a_block_keeps_it_ready_and_ends_it(stand_in, monkeypatch):
     monkeypatch.setattr(local, "KEEP_S", 0.01)
     with tl.ready():
         with tl.ready():
             local.start(None, 0).schedule_shutdown()
         time.sleep(0.05)
-        assert ray.running
-    assert not ray.running
+        assert stand_in.running
+    assert not stand_in.running
     tl.shutdown()  # nothing is left to end
 
 
-def test_a_start_that_fails_leaves_the_environment_as_it_was(ray, monkeypatch):
+def test_a_start_that_fails_leaves_the_environment_as_it_was(stand_in, monkeypatch):
     def fail(**arguments: Any) -> None:
         os.environ["RAY_OF_ITS_OWN"] = "1"
         raise OSError("no room")
 
-    monkeypatch.setattr(ray, "init", fail)
+    monkeypatch.setattr(stand_in, "init", fail)
     before = dict(os.environ)
     with pytest.raises(OSError, match="no room"):
         local.start(None, 0)
@@ -140,18 +146,15 @@ def test_a_start_that_fails_leaves_the_environment_as_it_was(ray, monkeypatch):
     assert local.kept() is None
 
 
-def test_a_fork_of_the_process_does_not_end_it(ray, monkeypatch):
+def test_a_fork_of_the_process_does_not_end_it(stand_in, monkeypatch):
     local.start(None, 0).schedule_shutdown()
     ours, theirs = os.pipe()
     if (pid := os.fork()) == 0:
         tl.shutdown()
-        os.write(theirs, f"{ray.running} {local.kept()}".encode())
+        os.write(theirs, f"{stand_in.running} {local.kept()}".encode())
         os._exit(0)
     os.waitpid(pid, 0)
     assert os.read(ours, 100) == b"True None"
-
-
-# --- headwatch: a head that answers no more ---------------------------------------------------------------
 
 
 @pytest.fixture
@@ -219,3 +222,68 @@ def test_a_lost_head_ends_the_driver_with_a_sentence_and_the_signal_for_its_reas
     if signalled is None:
         with pytest.raises(HeadLostError, match="has not answered"):
             GcsCallback(watch).on_step_begin(1, [])
+
+
+HERE = platform.python_version()
+
+
+def test_a_cluster_of_another_ray_or_python_is_refused_with_both_versions(monkeypatch):
+    versions: Any
+    monkeypatch.setattr("tunelight.cluster.connect.cluster_versions", lambda address: versions)
+    for versions in (None, (ray.__version__, HERE)):  # noqa: B007 - the cluster names them
+        _check_versions("10.0.0.1:6379")
+    for versions in (("2.10.0", HERE), (ray.__version__, "3.9.1"), (ray.__version__, f"{HERE}1")):
+        _check_versions("auto")  # where the cluster is not known yet
+        there, here = f"Ray {versions[0]} and Python {versions[1]}", f"Ray {ray.__version__} and Python {HERE}"
+        with pytest.raises(ResourceError, match=f"^The Ray cluster at 10.0.0.1:6379 .* with {there}.*has {here}"):
+            _check_versions("10.0.0.1:6379")
+    monkeypatch.setenv("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL", "minor")  # a patch of Python may differ
+    _check_versions("10.0.0.1:6379")
+
+
+@pytest.mark.parametrize(("visible", "count"), [(None, 4), ("0,3", 2), ("", 0)])
+def test_gpus_are_those_that_ray_would_find_and_that_are_not_hidden(monkeypatch, visible, count):
+    monkeypatch.setattr(NvidiaGPUAcceleratorManager, "get_current_node_num_accelerators", lambda: 4)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert nodes_of()[1][0]["GPU"] == count
+
+
+INTERFACES = {"lo": ("127.0.0.1",), "eth0": ("10.0.0.1",)}
+
+
+@pytest.fixture
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR", raising=False)
+    return tmp_path
+
+
+def test_the_drivers_folder_goes_to_another_machine_without_its_sweeps(cwd):
+    told = for_job({"env_vars": {"A": "1"}}, "10.0.0.9:6379", Path("tunelight_runs"), INTERFACES)
+    assert told == {"env_vars": {"A": "1"}, "working_dir": str(cwd), "excludes": ["/tunelight_runs"]}
+    assert for_job(None, "10.0.0.9:6379", Path("/shared"), INTERFACES)["excludes"] == []
+
+
+def test_nothing_is_sent_on_this_machine_or_where_a_folder_was_named_or_sent_with_the_job(cwd, monkeypatch):
+    for address in ("10.0.0.1:6379", "127.0.0.1:6379", "localhost:6379", "auto"):
+        assert for_job(None, address, cwd, INTERFACES) == {}
+    named = {"working_dir": "elsewhere"}
+    assert for_job(named, "10.0.0.9:6379", cwd, INTERFACES) == named
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    assert for_job(None, "10.0.0.9:6379", cwd, INTERFACES) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        (None, None),
+        ({"working_dir": ".", "excludes": ["data"]}, None),
+        ({"working_dir": "s3://code.zip", "pip": ["x"]}, {"working_dir": "s3://code.zip", "pip": ["x"]}),
+        ({"py_modules": ["mine"], "env_vars": {"A": "1"}}, {"env_vars": {"A": "1"}}),
+    ],
+)
+def test_workers_are_not_given_what_ray_sends_with_the_job(given: Any, left: Any) -> None:
+    assert for_workers(given) == left

@@ -16,7 +16,6 @@ from tests.kit.waiting import until
 
 ROOT = Path(__file__).parents[3]
 CLUSTER = ROOT / "cluster"
-PINNED = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
 
 
 @pytest.mark.parametrize(
@@ -27,19 +26,21 @@ PINNED = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text(
 def test_versions_are_those_of_this_checkout(path: Path) -> None:
     import tunelight
 
-    known = {**PINNED, "tunelight": tunelight.__version__}
+    pins = (line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    known = {**dict(pins), "tunelight": tunelight.__version__}
     named = re.findall(r"(tunelight|ray|torch|pytorch-lightning)(?:\[\w+\])?(?:==|:)(\d[\d.]*\d)", path.read_text())
     assert not [(name, version) for name, version in named if known[name] != version]
 
 
 # --- Slurm: srun and ray are played by scripts that write down how they were called
 
-SRUN = """#!/usr/bin/env bash
+PLAYED = {
+    "srun": """#!/usr/bin/env bash
 echo "srun $*" >>"$LOG"
 while [[ $1 == --* ]]; do shift; done
 exec "$@"
-"""
-RAY_START = """#!/usr/bin/env bash
+""",
+    "ray": """#!/usr/bin/env bash
 echo "ray $* cpus=$SRUN_CPUS_PER_TASK token=${#RAY_AUTH_TOKEN}" >>"$LOG"
 if [[ $* == *--head* ]]; then
   exec python3 -c 'if True:
@@ -49,10 +50,7 @@ if [[ $* == *--head* ]]; then
     time.sleep(60)'
 fi
 exec sleep 60
-"""
-PLAYED = {
-    "srun": SRUN,
-    "ray": RAY_START,
+""",
     "scontrol": """#!/usr/bin/env bash
 if [[ $1 == requeue ]]; then echo "scontrol $*" >>"$LOG"; else printf 'n1\\nn2\\nn3\\n'; fi
 """,
@@ -151,9 +149,7 @@ def test_slurms_signals_are_passed_on_and_the_job_whose_time_is_over_is_queued_a
      (f"{LOSE}; exit 1", 1, "0", True), (f"{LOSE}; exit 0", 0, "0", False)],
     ids=["to be run again", "often enough", "a failure", "the head was lost", "the head was lost, and all was done"],
 )  # fmt: skip
-def test_a_job_whose_ray_was_lost_is_queued_again_some_times(
-    slurm: Any, command: str, code: int, restarts: str, again: bool
-) -> None:
+def test_a_job_whose_ray_was_lost_is_queued_again_some_times(slurm, command, code, restarts, again):
     start, log, _ = slurm
     process = start("bash", "-c", command, restarts=restarts)
     process.communicate(timeout=30)

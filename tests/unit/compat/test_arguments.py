@@ -59,9 +59,6 @@ def test_a_misspelt_name_is_answered() -> None:
         API.unifrom  # noqa: B018 - it is asked for
 
 
-# None
-
-
 def test_no_scheduler_is_fifo_and_no_searcher_random(tmp_path: Path) -> None:
     from tunelight.schedulers.choose import build_scheduler
     from tunelight.searchers.choose import build_searcher

@@ -17,8 +17,6 @@ from tunelight.errors import SettingsError
 from tunelight.extras.digits import DigitsClassifier
 
 PACKAGE = Path(tunelight.__file__).parent
-AS_A_USER = {"tunelight/cli/starter/train.py"}
-"""Copied into a user's folder."""
 
 
 def both(name: str) -> list[Any]:
@@ -36,9 +34,6 @@ def imported(tree: ast.AST) -> dict[str, str]:
     }
 
 
-# --- one place ----------------------------------------------------------------------------------------------
-
-
 def test_only_this_module_imports_lightning():
     users = set()
     for path in PACKAGE.rglob("*.py"):
@@ -48,7 +43,8 @@ def test_only_this_module_imports_lightning():
             name.partition(".")[0] for name in plain
         }:
             users.add(path.relative_to(PACKAGE.parent).as_posix())
-    assert users == AS_A_USER | {"tunelight/compat/lightning.py"}
+    copied = "tunelight/cli/starter/train.py"  # into a user's folder
+    assert users == {copied, "tunelight/compat/lightning.py"}
 
 
 def test_type_checkers_see_the_names_that_the_table_has():
@@ -59,9 +55,6 @@ def test_type_checkers_see_the_names_that_the_table_has():
         package, _, rest = place.partition(".")
         places[name] = f"{packages[package]}.{rest}"
     assert seen == places
-
-
-# --- the two flavours ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["pl", *names.DOCUMENTED, *names.UNDOCUMENTED])
@@ -107,7 +100,8 @@ def test_only_the_lightning_room_and_models_import_names_of_lightning_at_once():
     assert keep == {"lightning", "extras"}
 
 
-A_FORK = """
+def test_a_forked_worker_takes_the_flavour_of_its_sweep():
+    printed_by("""
 import os, sys
 from tunelight.compat import lightning
 from tunelight.lightning import callbacks
@@ -123,11 +117,7 @@ lightning.decide_in_worker()
 assert lightning.flavour_of(before) == "pytorch_lightning"
 import tunelight
 assert tunelight.TuneReportCallback is callbacks.TuneReportCallback
-"""
-
-
-def test_a_forked_worker_takes_the_flavour_of_its_sweep():
-    printed_by(A_FORK, env=flavours.as_a_user())
+""", env=flavours.as_a_user())  # fmt: skip
 
 
 def test_a_process_has_one_flavour():

@@ -1,32 +1,29 @@
-"""The names of Ray that are private or differ between versions: the installed Ray has each, and as tunelight uses it.
+"""The private names of Ray and those that differ between versions, as tunelight uses them; what older torch lacks.
 
-These tests hold for every version in `TESTED`.
+Tests of Ray hold for every version in `TESTED`.
 """
 
 from __future__ import annotations
 
 import ast
-import inspect
+import functools
 import re
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch.torch_version import TorchVersion
 
 import tunelight
 from tunelight.compat import ray as names
+from tunelight.compat.torch import store_on, use_gpu
+from tunelight.machine.network import listening
 
 PACKAGE = Path(tunelight.__file__).parent
-
-
-def parameters(function: Callable[..., Any]) -> list[str]:
-    return list(inspect.signature(function).parameters)
-
-
-# --- one place ---------------------------------------------------------------------------------------------
 
 
 def test_only_this_module_imports_private_modules_of_ray():
@@ -47,29 +44,15 @@ def test_only_this_module_imports_private_modules_of_ray():
     assert users == {"tunelight/compat/ray.py"}
 
 
-# --- the installed version ----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def fresh_check() -> Iterator[None]:
-    """Let the check run in this process as if for the first time."""
-    names.check_version.cache_clear()
-    yield
-    names.check_version.cache_clear()
-
-
 @pytest.mark.parametrize("version", ["2.61.0", "2.42.1", "3.0.0.dev0", "2.600.0"])
-@pytest.mark.usefixtures("fresh_check")
 def test_a_version_that_was_not_tested_is_told_once_a_process(monkeypatch, version):
     monkeypatch.setattr("ray.__version__", version)
+    monkeypatch.setattr(names, "check_version", functools.cache(names.check_version.__wrapped__))
     told = f"not tested with Ray {version.rsplit('.', version.count('.') - 1)[0]}; tested: 2.43 to 2.60"
     assert names.untested() == told
     with pytest.warns(UserWarning, match=f"^tunelight was {re.escape(told)}.$"):
         names.check_version()
     names.check_version()  # where a second warning would be an error
-
-
-# --- the cluster --------------------------------------------------------------------------------------------
 
 
 def test_an_actor_is_dead_once_ray_says_so(monkeypatch):
@@ -127,3 +110,33 @@ def test_at_the_end_heads_may_finish_writing_unless_a_signal_has_come(interrupte
     )  # fmt: skip
     controller._cleanup_stopping_actors(force_all=True)
     assert (waited, killed) == (([], [("head", True)]) if interrupted else ([1, 1, 1], []))
+
+
+@pytest.mark.parametrize(
+    ("version", "libuv"), [("2.4.0", False), ("2.7.1+cpu", False), ("2.8.0", True), ("2.13.0+cpu", True)]
+)
+def test_a_store_takes_over_the_socket_that_holds_its_port(version, libuv, monkeypatch):
+    if libuv and torch.__version__ < "2.8":
+        pytest.skip("this torch's libuv takes no socket")
+    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+    with listening("127.0.0.1") as listener:
+        port = int(listener.getsockname()[1])
+        store = store_on(listener, "127.0.0.1", 10.0)
+    client = dist.TCPStore("127.0.0.1", port, is_master=False)
+    client.set("key", "value")
+    assert store.get("key") == b"value"
+    found: bool = vars(type(store))["libuvBackend"].fget(store)
+    assert found is libuv
+
+
+def test_a_gpu_is_chosen_at_once_where_cuda_is_in_use_and_else_once_it_is(monkeypatch):
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch.cuda, "_queued_calls", [])
+    use_gpu(1)
+    assert not chosen
+    (call, _) = torch.cuda._queued_calls[0]  # CUDA is initialised
+    call()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    use_gpu(2)
+    assert chosen == [1, 2]

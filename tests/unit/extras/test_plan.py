@@ -53,9 +53,7 @@ def test_a_sweep_without_a_scheduler_takes_what_its_epochs_take():
         ),
     ],
 )
-def test_it_takes_what_tunes_own_controller_took_on_virtual_time_within_15_percent(
-    told: dict[str, Any], simulated: float
-) -> None:
+def test_it_takes_what_tunes_own_controller_took_on_virtual_time_within_15_percent(told, simulated):
     assert minutes(planned(**told)) == pytest.approx(simulated, rel=0.15)
 
 
@@ -109,13 +107,6 @@ def test_the_best_are_planned_again_after_the_search():
     assert tl.plan(space, cluster="4x4", seconds_per_epoch=60, scheduler="fifo").stages[0]["trials"] == 41
 
 
-def test_a_time_budget_ends_what_is_planned():
-    cut = planned(scheduler="fifo", time_budget="10m", repeats=3)
-    assert minutes(cut) == pytest.approx(10)
-    assert cut.stages == [{"epoch": 9, "trials": 8}]
-    assert "time_budget ends it" in cut.verdict
-
-
 @pytest.mark.parametrize(("settings", "trials"), [({"num_samples": 40}, 6), ({"num_samples": 4}, 4)])
 def test_a_grid_ends_with_its_last_configuration(settings: dict[str, Any], trials: int):
     space = tl.SearchSpace({"a": tl.choice([1, 2, 3]), "b": tl.choice([0, 1])}, searcher="grid", **settings)
@@ -124,7 +115,11 @@ def test_a_grid_ends_with_its_last_configuration(settings: dict[str, Any], trial
     assert tl.plan(axes, cluster="1x2", seconds_per_epoch=1, max_epochs=2).num_samples == 6
 
 
-def test_a_deadline_is_met_or_missed_and_a_gang_that_never_fits_is_said_in_words():
+def test_a_time_budget_ends_it_a_deadline_is_met_or_missed_and_a_gang_that_never_fits_is_said_in_words():
+    cut = planned(scheduler="fifo", time_budget="10m", repeats=3)
+    assert minutes(cut) == pytest.approx(10)
+    assert cut.stages == [{"epoch": 9, "trials": 8}]
+    assert "time_budget ends it" in cut.verdict
     assert planned(deadline="2h").verdict.startswith("Meets the deadline")
     missed, never = planned(deadline=60), planned(workers=17)
     assert (missed.feasible, never.feasible, never.at_once) == (False, False, 0)

@@ -1,12 +1,15 @@
-"""What a process can tell of its machine: versions that must agree, other processes, and an uninstalled tunelight."""
+"""What a process can tell of its machine, and the signals that stop a sweep, with real signals to this process."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
+import signal
 import subprocess
 import sys
+import threading
 import tomllib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +17,14 @@ from typing import Any
 import pytest
 
 import tunelight
-from tests.kit.programs import printed_by
+from tests.kit.programs import ROOT, printed_by, python
 from tunelight.errors import GangError
 from tunelight.gang.gang import Gang
 from tunelight.gang.placement import Location
 from tunelight.gang.seat import Seat
 from tunelight.gang.spec import GangSpec
 from tunelight.machine.processes import is_running
+from tunelight.machine.signals import StopSignals
 from tunelight.machine.versions import (
     ENTRY_POINTS,
     LIGHTNING,
@@ -33,14 +37,11 @@ from tunelight.machine.versions import (
 from tunelight.resources import Reservation
 
 
-def test_what_is_installed_is_known_without_importing_it():
+def test_a_difference_names_versions_and_nodes_and_counts_for_lightning_s_package_in_use_alone():
     found = installed()
     assert tuple(found) == MUST_AGREE
     assert all(version for name, version in found.items() if name not in LIGHTNING)
     assert any(found[name] for name in LIGHTNING)
-
-
-def test_a_difference_names_versions_and_nodes_and_counts_for_lightning_s_package_in_use_alone():
     same: dict[str, str | None] = dict.fromkeys(MUST_AGREE, "1.0")
     nodes = {f"node{number}": same for number in range(8)}
     assert differences(nodes, "pytorch_lightning") == []
@@ -81,9 +82,6 @@ def test_a_gang_of_unlike_workers_never_meets(monkeypatch: pytest.MonkeyPatch) -
         alike_but_not_the_driver._meet([Seat(spec, location=there), Seat(spec, location=there)])
 
 
-# --- whether a process runs, on any system ----------------------------------------------------------------
-
-
 def test_a_process_runs_until_it_has_ended_and_another_user_s_runs_too(monkeypatch):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         assert is_running(child.pid)
@@ -114,11 +112,6 @@ print(before, during, has_children())
     assert printed_by(code).split() == [known, "True", known]
 
 
-# --- a tunelight on the import path that nobody has installed ---------------------------------------------
-
-
-ROOT = Path(__file__).parents[3]
-
 SCRIPT = """
 import importlib.metadata, sys
 from pathlib import Path
@@ -141,19 +134,90 @@ def test_entry_points_are_those_of_the_package() -> None:
     assert {group: points["tunelight"] for group, points in told.items()} == ENTRY_POINTS
 
 
-def test_they_are_found_where_it_is_not_installed(tmp_path: Path) -> None:
+def test_they_are_found_where_it_is_not_installed_and_left_alone_where_it_is(tmp_path: Path) -> None:
     where = tmp_path / "path"
     where.mkdir()
     (where / "tunelight").symlink_to(ROOT / "tunelight")
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", SCRIPT, str(where), str(tmp_path / "cache")],
-        check=False, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert done.stdout.split() == [tunelight.__version__, "1"], done.stderr
-
-
-def test_nothing_is_written_where_it_is(tmp_path: Path) -> None:
-    assert is_installed()
-    ensure_entry_points(tmp_path / "cache")
-    assert not (tmp_path / "cache").exists()
+    done = python("-I", "-S", "-c", SCRIPT, where, tmp_path / "cache", limit_s=60)
+    assert done.stdout.split() == [tunelight.__version__, "1"]
+    assert is_installed()  # where nothing is written
+    ensure_entry_points(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
     assert importlib.metadata.version("tunelight") == tunelight.__version__
+
+
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[list[Any]]:
+    before = [signal.getsignal(number) for number in HANDLED]
+    yield before
+    for number, handler in zip(HANDLED, before, strict=True):
+        signal.signal(number, handler)
+
+
+def listen() -> list[str]:
+    """Do with signals what Tune does when it starts: SIGUSR1 stops it, and it gives SIGINT back as it was."""
+    heard: list[str] = []
+    original = signal.getsignal(signal.SIGINT)
+
+    def stop(number: int, frame: Any) -> None:
+        heard.append("stop")
+        signal.signal(signal.SIGINT, original)
+
+    signal.signal(signal.SIGUSR1, stop)
+    return heard
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_stops_tune_and_says_so_and_the_second_ends_the_driver(
+    handlers: list[Any], number: signal.Signals
+) -> None:
+    said: list[str] = []
+    with StopSignals(said.append) as signals:
+        tune = listen()
+        signal.raise_signal(number)
+        assert tune == ["stop"]
+        assert signals.received is number
+        assert len(said) == 1
+        assert "ends at once" in said[0]
+        assert ("SIGTERM" in said[0]) == (number is signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    assert len(said) == 1
+    assert [signal.getsignal(each) for each in HANDLED] == handlers
+
+
+def test_before_tune_runs_the_first_signal_interrupts(capfd):
+    with StopSignals() as signals, pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGTERM)
+    assert signals.received is signal.SIGTERM
+    assert "SIGTERM. Stopping" in capfd.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_to_now_is_gone_round_and_a_ctrl_c_that_is_ignored_stays_ignored(capfd):
+    def busy(text: str) -> None:
+        raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stdout>'>")
+
+    with StopSignals(busy):
+        tune = listen()
+        signal.raise_signal(signal.SIGINT)
+    assert tune == ["stop"]
+    assert capfd.readouterr().err.startswith("Stopping")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with StopSignals():
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_outside_of_the_main_thread_there_are_no_signals(handlers):
+    seen: list[Any] = []
+
+    def look() -> None:
+        with StopSignals():
+            seen.extend(signal.getsignal(number) for number in HANDLED)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join(10)
+    assert seen == handlers

@@ -97,9 +97,7 @@ def evil(folder: Path) -> SweepResults:
     return SweepResults.load(folder)
 
 
-def test_it_is_one_file_that_fetches_nothing_and_only_its_own_three_scripts_may_run(
-    results: SweepResults, tmp_path: Path
-) -> None:
+def test_it_is_one_file_that_fetches_nothing_and_only_its_own_three_scripts_may_run(results, tmp_path):
     path = report(results, tmp_path / "sub" / "a.html")
     assert path == tmp_path / "sub" / "a.html"
     found = Page(path.read_text())
@@ -122,9 +120,7 @@ def test_it_is_one_file_that_fetches_nothing_and_only_its_own_three_scripts_may_
         report(results, tmp_path / "file" / "a.html")
 
 
-def test_it_holds_the_state_of_the_live_page_with_every_section_and_every_trial(
-    results: SweepResults, source: str
-) -> None:
+def test_it_holds_the_state_of_the_live_page_with_every_section_and_every_trial(results, source):
     data = Page(source).data
     assert [name for name in data if name.startswith("part-")] == [f"part-{name}" for name in PARTS]
     drawn = {name for name in PARTS if (data[f"part-{name}"] or {}).get("figure", {}).get("data")}

@@ -44,6 +44,8 @@ def test_where_all_have_failed_there_is_no_best_and_the_error_names_the_one_to_l
     written.trial(0.4, state="OOM", error=ERROR)
     written.trial(0.1, state="ERROR", error=ERROR)
     found = written.load()
+    assert "repeats" not in found.dataframe()
+    assert found.repeated() == []
     with pytest.raises(NoResultError, match=r"each trial that reported 'loss' failed.*results\.trial\('00001'\)"):
         _ = found.best
     assert found.top(1) == []
@@ -89,13 +91,10 @@ def test_the_command_line_shows_and_exports_no_failed_trial(ahead: SweepResults,
     assert json.loads((tmp_path / "best.json").read_text())["trial"] == "00000"
 
 
-# --- several metrics: the front, and wherever a sweep is shown ------------------------------------------
-
-
-POINTS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12)
-
-
-@given(POINTS, st.tuples(*[st.sampled_from(["min", "max"])] * 3))
+@given(
+    st.lists(st.tuples(*[st.integers(0, 4)] * 3), min_size=1, max_size=12),
+    st.tuples(*[st.sampled_from(["min", "max"])] * 3),
+)
 def test_the_front_is_what_no_other_point_dominates(points: list[tuple[int, int, int]], modes: Any) -> None:
     signs = [-1 if mode == "max" else 1 for mode in modes]
 
@@ -175,22 +174,19 @@ def test_what_is_recorded_names_the_further_metrics_where_there_are_any() -> Non
     assert Settings(train=print, metric="loss").recorded == told
 
 
-# --- best configurations that were trained again --------------------------------------------------------
-
-
 TWICE = {"repeats": 2, "top": 2}
 
 
-def written(folder: Path, *, ended: str | None = "finished", **told: Any) -> Writer:
+def written(folder: Path, ended: str = "finished") -> Writer:
     """Write a sweep whose lucky first trial loses by the mean of two trainings."""
-    sweep = Writer(folder, **{"repeats": TWICE, "num_samples": 3, **told})
+    sweep = Writer(folder, repeats=TWICE, num_samples=3)
     sweep.trial(0.9, 0.10)
     sweep.trial(0.8, 0.12)
     sweep.trial(0.9, 0.70)
     sweep.trial(0.9, 0.50, repeats="00000", repetition=1, config={"lr": 1.0})
-    if ended is not None:
+    if ended == "finished":
         sweep.trial(0.9, 0.11, repeats="00001", repetition=1, config={"lr": 0.1})
-        sweep.record.append("end", reason=ended)
+    sweep.record.append("end", reason=ended)
     return sweep
 
 
@@ -211,25 +207,6 @@ def test_the_winner_has_the_best_mean_and_the_checkpoint_of_its_best_training(tm
     assert results.best.checkpoint == there
 
 
-def test_the_table_has_mean_spread_and_count(twice: SweepResults) -> None:
-    best, _ = twice.repeated()
-    assert (best.trial, best.trials, best.values, best.n) == ("00001", ("00001", "00004"), (0.12, 0.11), 2)
-    assert best.mean == pytest.approx(0.115)
-    assert best.spread == pytest.approx(0.01 / 2**0.5)
-
-
-def test_repetitions_are_marked_in_the_table_of_trials_and_left_out_where_there_are_none(tmp_path: Path) -> None:
-    table = written(tmp_path).load().dataframe()
-    assert list(table["repetition"]) == [0, 0, 0, 1, 1]
-    assert list(table["repeats"].dropna()) == ["00000", "00001"]
-    (tmp_path / "plain").mkdir()
-    plain = Writer(tmp_path / "plain")
-    plain.trial(0.1)
-    results = plain.load()
-    assert "repeats" not in results.dataframe()
-    assert results.repeated() == []
-
-
 def test_the_last_line_of_a_sweep_the_page_and_show_go_by_the_mean(twice: SweepResults) -> None:
     state = read_record(twice.folder)
     assert "3 trials and 2 repetitions" in summary(state, 100.0)
@@ -248,9 +225,7 @@ def test_the_last_line_of_a_sweep_the_page_and_show_go_by_the_mean(twice: SweepR
 
 
 def test_repetitions_that_were_not_made_are_said_and_the_winner_is_of_those_that_were(tmp_path: Path) -> None:
-    sweep = written(tmp_path, ended=None)
-    sweep.record.append("end", reason="time budget")
-    results = sweep.load()
+    results = written(tmp_path, "time budget").load()
     assert "The repetitions are not complete (1 repetition not begun" in results.summary()
     assert [one.trial for one in results.repeated()] == ["00000"]
 
@@ -277,7 +252,14 @@ def test_a_repetition_that_diverged_cannot_win(tmp_path: Path) -> None:
     assert "inf of 2 trainings, training diverged" in results.summary()
 
 
-def test_repetitions_are_no_trials_of_the_search(twice: SweepResults) -> None:
+def test_repetitions_are_no_trials_of_the_search_and_marked_in_the_table(twice: SweepResults) -> None:
+    best, _ = twice.repeated()
+    assert (best.trial, best.trials, best.values, best.n) == ("00001", ("00001", "00004"), (0.12, 0.11), 2)
+    assert best.mean == pytest.approx(0.115)
+    assert best.spread == pytest.approx(0.01 / 2**0.5)
+    table = twice.dataframe()
+    assert list(table["repetition"]) == [0, 0, 0, 1, 1]
+    assert list(table["repeats"].dropna()) == ["00000", "00001"]
     assert [trial.id for trial in twice] == ["00000", "00001", "00002"]
     assert [trial.id for trial in twice.repetitions] == ["00003", "00004"]
     assert [trial.id for trial in twice.every_trial] == [f"{number:05d}" for number in range(5)]

@@ -117,9 +117,6 @@ def test_a_format_that_cannot_describe_the_training_is_refused_by_name(tmp_path,
         sweep(tmp_path, config, **told).export_best(tmp_path / ("b.sh" if form == "shell" else "b.yaml"), form)
 
 
-# Commands
-
-
 def of_script(folder: Path, config: Any = None, call: Any = None, **told: Any) -> Any:
     call = {"file": "train.py", "args": [], **(call or {})}
     return sweep(folder, {"lr": 0.1} if config is None else config, **{**TOLD, **SCRIPT, "call": call, **told}).best
@@ -212,9 +209,6 @@ def test_a_configuration_that_changed_on_the_way_says_so(tmp_path):
     assert yaml.safe_load(path.read_text())["model"]["lr"] == 0.3
 
 
-# Checkpoints
-
-
 def with_checkpoint(folder: Path, data: Any) -> Any:
     written = Writer(folder, **TOLD)
     trial = written.trial(0.5, config=CONFIG)
@@ -222,7 +216,7 @@ def with_checkpoint(folder: Path, data: Any) -> Any:
     return written.load()
 
 
-def test_the_checkpoint_is_copied_and_its_weights_are_safetensors(tmp_path):
+def test_the_checkpoint_is_copied_with_the_command_to_judge_it_and_its_weights_are_safetensors(tmp_path, monkeypatch):
     from safetensors.torch import load_file
 
     shared = torch.arange(6.0).reshape(2, 3)
@@ -236,10 +230,6 @@ def test_the_checkpoint_is_copied_and_its_weights_are_safetensors(tmp_path):
     assert sorted(weights) == ["a", "count", "t", "tied"]
     assert torch.equal(weights["t"], shared.T)
     assert int(weights["count"]) == 3
-
-
-def test_the_command_to_judge_the_copy_is_in_the_file(tmp_path, monkeypatch):
-    found = with_checkpoint(tmp_path, {"state_dict": {}})
     monkeypatch.chdir(tmp_path)
     path = found.export_best("best.yaml", "lightning-cli", checkpoint=True)
     assert f"python train.py validate --config best.yaml --ckpt_path {tmp_path / 'best.ckpt'}" in path.read_text()
@@ -253,9 +243,6 @@ def test_a_checkpoint_that_would_run_code_is_not_opened(tmp_path):
         with_checkpoint(tmp_path, {"state_dict": {}, "object": Writer}).export_best(
             tmp_path / "b.yaml", checkpoint=True
         )
-
-
-# The best few
 
 
 @pytest.mark.parametrize(
@@ -298,10 +285,7 @@ def test_an_object_that_no_module_has_is_refused(tmp_path, reference):
         results.export_best(tmp_path / "best.yaml", "lightning-cli")
 
 
-def test_with_one_worker_it_needs_no_launcher(tmp_path):
-    assert shlex.join(of_script(tmp_path, workers=1).plain_command) == "python train.py --lr=0.1"
-
-
-def test_a_masked_secret_is_pointed_out(tmp_path):
-    trial = of_script(tmp_path, call={"args": ["--store=s3://me:***@host"]})
+def test_with_one_worker_it_needs_no_launcher_and_a_masked_secret_is_pointed_out(tmp_path):
+    trial = of_script(tmp_path, call={"args": ["--store=s3://me:***@host"]}, workers=1)
+    assert trial.plain_command == ["python", "train.py", "--store=s3://me:***@host", "--lr=0.1"]
     assert "A secret was masked" in trial.export(tmp_path / "best.sh").read_text()

@@ -33,16 +33,6 @@ def trace(figure: Any, name: str) -> Any:
     return next(one for one in figure.data if (one.name or "").startswith(name))
 
 
-def loads(figure: Any) -> dict[str, Any]:
-    """Read a figure as a browser would: strict JSON."""
-
-    def refuse(name: str) -> Any:
-        raise AssertionError(f"{name} is no JSON")
-
-    found: dict[str, Any] = json.loads(figure.to_json(), parse_constant=refuse)
-    return found
-
-
 def hardly_anything(sweep: Sweep) -> Iterator[None]:
     """Pause where a sweep has nobody, one that waits, NaN alone, one report, two alike, and values of all kinds."""
     yield
@@ -67,16 +57,21 @@ def hardly_anything(sweep: Sweep) -> Iterator[None]:
 def test_each_figure_draws_also_what_is_hardly_there(sweep: Sweep, tmp_path: Path, name: str) -> None:
     for _ in hardly_anything(sweep):
         made = FIGURES[name](SweepResults.load(tmp_path))
-        loads(made)
+        json.loads(made.to_json(), parse_constant=pytest.fail)  # as strict as a browser: there is no NaN
         assert made.data or made.layout.annotations[0].text
 
 
-def test_history_draws_every_trial_and_the_best_so_far(results: SweepResults) -> None:
+def test_history_draws_every_trial_and_the_best_so_far(results: SweepResults, tmp_path: Path) -> None:
     made = history(results)
     drawn = {int(x): y for one in made.data if one.mode == "markers" for x, y in zip(one.x, one.y, strict=True)}
     assert drawn == {trial.index: trial.value for trial in results.trials}
     best = trace(made, "best so far")
     assert list(best.y) == list(np.minimum.accumulate([drawn[index] for index in sorted(drawn)]))
+    sweep = Sweep(tmp_path, mode="max")
+    for value in (0.5, 0.25, 0.75):
+        sweep.run(value)
+    assert list(trace(history(SweepResults.load(tmp_path)), "best so far").y) == [0.5, 0.5, 0.75]
+    sweep.callback.close()
 
 
 def test_learning_curves_are_grouped_by_rung_with_gaps_between_trials(results: SweepResults) -> None:
@@ -108,15 +103,6 @@ def test_many_points_are_thinned_but_keep_best_and_last(results: SweepResults, m
     assert "th of" in made.layout.title.text
 
 
-def points_of(figure: Any) -> list[tuple[int, ...]]:
-    """Return the trials of each trace, as a click on its points finds them."""
-    drawn = [one.customdata for one in figure.data if one.customdata is not None]
-    return [tuple(int(row[0] if isinstance(row, list | tuple) else row) for row in rows) for rows in drawn]
-
-
-# Values and pictures
-
-
 @pytest.mark.parametrize(
     ("values", "wide"),
     [
@@ -135,9 +121,7 @@ def test_an_axis_is_logarithmic_only_for_what_is_far_apart(values: Any, wide: bo
     assert is_wide(values) is wide
 
 
-def test_a_picture_without_kaleido_says_what_to_install(
-    results: SweepResults, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_picture_without_kaleido_says_what_to_install(results, tmp_path, monkeypatch):
     find = importlib.util.find_spec  # others import by it, too
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "kaleido" else find(name))
     with pytest.raises(ReportError, match=r"kaleido is not installed.*pip install 'tunelight\[png\]'"):
@@ -153,14 +137,12 @@ def test_an_unknown_kind_of_picture_metric_or_evaluator_is_guessed_at(results: S
         importances(results, evaluator="fanov")  # type: ignore[arg-type]
 
 
-# --- figures of how results depend on hyperparameters: each mark is a trial, and what is left out is said
-
-
 def test_slices_leave_out_who_lacks_the_key(results: SweepResults) -> None:
     made = slices(results)
     titles = [one.title.text for one in made.select_xaxes()]
     assert titles == ["model.hidden", "model.lr", "momentum", "opt"]
-    drawn = dict(zip(titles, zip(made.data, points_of(made), strict=True), strict=True))
+    clicked = [[*map(int, one.customdata)] for one in made.data]  # the trials that a click finds
+    drawn = dict(zip(titles, zip(made.data, clicked, strict=True), strict=True))
     assert len(drawn["model.lr"][1]) == len(results)
     for trace, indices in drawn.values():
         assert list(trace.y) == [results.trials[index].value for index in indices]
@@ -178,9 +160,6 @@ def test_a_key_is_drawn_on_the_scale_that_it_was_searched_on(sweep: Sweep, tmp_p
     made = slices(results)
     assert [made.layout[name].type for name in ("xaxis", "xaxis2", "xaxis3")] == ["log", "log", None]
     assert is_wide([0.001, 0.002, 0.004, 0.9])  # whose values alone would ask for another scale
-
-
-# --- importances: which evaluator is taken, at which epoch trials are compared, and what a key without effect is given
 
 
 RUNGS = (1, 3, 9, 27)
@@ -211,23 +190,16 @@ def searched(folder: Path, trials: int, seed: int, stop: bool = True) -> SweepRe
     return SweepResults.load(folder)
 
 
-def found(figure: Any) -> dict[str, float]:
-    bar = figure.data[0]
-    whole = sum(bar.x)
-    return {key: value / whole for key, value in zip(bar.y, bar.x, strict=True)}
-
-
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
 def test_a_key_without_effect_is_given_next_to_nothing_under_asha(tmp_path: Path, seed: int) -> None:
-    shares = found(importances(searched(tmp_path, 70, seed)))
+    bar = importances(searched(tmp_path, 70, seed)).data[0]
+    shares = {key: value / sum(bar.x) for key, value in zip(bar.y, bar.x, strict=True)}
     assert max(shares, key=shares.__getitem__) == "lr"
     assert shares["lr"] > 0.6
     assert shares["dead"] + shares["none"] < 0.15
 
 
-def test_the_figure_says_how_many_trials_it_rests_on_and_at_which_epoch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_figure_says_how_many_trials_it_rests_on_and_at_which_epoch(tmp_path, monkeypatch):
     made = importances(searched(tmp_path, 110, 0))
     assert "by fANOVA" in made.layout.title.text
     assert "110 of 110 trials, by their best loss up to epoch 1" in made.layout.title.text
@@ -268,11 +240,3 @@ def test_values_that_span_decades_are_drawn_on_a_log_axis(sweep: Sweep, tmp_path
     results = SweepResults.load(tmp_path)
     for made in (history(results), learning_curves(results)):
         assert (made.layout.yaxis.type, made.layout.yaxis.dtick) == ("log", 1)
-
-
-def test_history_of_what_is_to_be_large_rises(tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path, mode="max")
-    for value in (0.5, 0.25, 0.75):
-        sweep.run(value)
-    assert list(trace(history(SweepResults.load(tmp_path)), "best so far").y) == [0.5, 0.5, 0.75]
-    sweep.callback.close()

@@ -58,23 +58,26 @@ def test_results_are_the_trials_in_order_of_creation_with_every_report(three):
     ]
 
 
-def test_nothing_reported_is_an_error_that_shows_the_first_failure(written):
-    written.trial(state="ERROR", error=ERROR)
+def test_nothing_reported_is_an_error_that_shows_the_first_failures(written):
+    for _ in range(12):
+        written.trial(state="ERROR", error=ERROR)
     found = written.load()
-    with pytest.raises(NoResultError, match=r"'loss': 1 trial \(1 error\).*rank 1 on a: ValueError"):
+    assert found.summary().endswith("\nTrial 00009 failed: rank 1 on a: ValueError: no such lr\nand 2 more.")
+    with pytest.raises(NoResultError, match=r"'loss': 12 trials \(12 error\).*rank 1 on a: ValueError"):
         _ = found.best
     assert "No comparable result" in found.summary()
     assert "nothing reported" in repr(found)
 
 
-def test_a_sweep_without_its_yaml_is_read_from_the_record(written):
+def test_an_export_has_the_versions_of_the_sweep_and_one_without_its_yaml_is_read_from_the_record(tmp_path):
+    versions = {"python": "3.11.0", "torch": "2.6"}
+    written = Writer(tmp_path, versions=versions)
     written.trial(0.5)
+    exported = written.load().export_best(tmp_path / "b.yaml").read_text()
+    assert yaml.safe_load(exported)["versions"] == versions  # not those of this process
     (written.folder / "sweep.yaml").unlink()
     found = written.load()
     assert (found.metric, found.mode, found.name) == ("loss", "min", "digits")
-
-
-# The table
 
 
 def test_dataframe_flattens_nested_configurations_and_takes_trials_without_reports(written):
@@ -84,9 +87,6 @@ def test_dataframe_flattens_nested_configurations_and_takes_trials_without_repor
     assert table["config.model.lr"][0] == 0.1
     assert table["config.data.batch"][0] == 8
     assert table["reports"][0] == 0
-
-
-# Exports
 
 
 def test_export_holds_the_configuration_and_where_it_came_from(three, tmp_path):
@@ -106,9 +106,6 @@ def test_export_holds_the_configuration_and_where_it_came_from(three, tmp_path):
         "sweep": {"name": "digits", "folder": str(three.folder)},
         "checkpoint": None,
     }
-
-
-# Checkpoints and models
 
 
 @pytest.mark.parametrize(
@@ -217,9 +214,6 @@ def test_a_class_that_decides_by_itself_what_a_checkpoint_may_hold_is_not_told(w
     assert trial.load_model(LoadsByItself, weights_only=False).arguments == {"lr": 0.1, "hidden": 0}
 
 
-# In words
-
-
 def test_summary_says_what_a_person_wants_to_know(three):
     assert three.summary().splitlines() == [
         "Sweep digits: 3 trials (1 finished, 1 stopped, 1 error)",
@@ -232,15 +226,6 @@ def test_summary_says_what_a_person_wants_to_know(three):
     assert pickle.loads(pickle.dumps(three)).best_config == three.best_config
 
 
-def test_summary_names_the_first_errors_of_many(written):
-    for _ in range(12):
-        written.trial(state="ERROR", error=ERROR)
-    assert written.load().summary().splitlines()[-2:] == [
-        "Trial 00009 failed: rank 1 on a: ValueError: no such lr",
-        "and 2 more.",
-    ]
-
-
 def test_reading_results_imports_neither_torch_nor_lightning_and_works_without_ray(three):
     code = (
         "import sys; sys.modules['ray'] = None\n"
@@ -251,12 +236,7 @@ def test_reading_results_imports_neither_torch_nor_lightning_and_works_without_r
     assert printed_by(code, str(three.folder)) == "0.2\n"
 
 
-# --- the end of a trial's log -----------------------------------------------------------------------------
-
-
-def test_it_is_of_so_many_bytes_without_half_a_letter_or_a_password_and_what_is_no_text_hides_nothing(
-    tmp_path: Path,
-) -> None:
+def test_it_is_of_so_many_bytes_without_half_a_letter_or_a_password_and_what_is_no_text_hides_nothing(tmp_path):
     assert log_end(tmp_path) == ""
     (tmp_path / "log.txt").write_text("ä" * 5000, encoding="utf-8")
     assert log_end(tmp_path, size=101) == "ä" * 50
@@ -267,26 +247,20 @@ def test_it_is_of_so_many_bytes_without_half_a_letter_or_a_password_and_what_is_
         assert "hunter2" not in log_end(tmp_path, size=size)
 
 
-# --- results: checkpoints that no record knows, and torn ones ---------------------------------------------
-
-
 def on_disk(written: Writer, trial: str, number: int, value: float | None, between: int = 0) -> Path:
     """Write a checkpoint that the record does not know."""
     return Path(written_checkpoint(written.folder / f"trial_{trial}", number, between, value=value).path)
 
 
-def test_one_that_was_finished_after_the_last_report_counts(written: Writer) -> None:
-    trial = written.trial(0.5, 0.2)
-    written.checkpoint(trial, 1, 0.5)
-    last = on_disk(written, trial, 2, 0.2)
-    assert written.load().best.checkpoint == last
-
-
-def test_of_those_as_good_the_earlier_counts_though_no_record_knows_it(written: Writer) -> None:
-    trial = written.trial(0.2, 0.5, 0.2)
-    first = on_disk(written, trial, 1, 0.2)
-    written.checkpoint(trial, 3, 0.2)
-    assert written.load().best.checkpoint == first
+@pytest.mark.parametrize(
+    ("losses", "recorded", "number"),
+    [((0.5, 0.2), 1, 2), ((0.2, 0.5, 0.2), 3, 1)],
+    ids=["finished after the last report", "the earlier of those as good"],
+)
+def test_one_that_no_record_knows_counts(written: Writer, losses: Any, recorded: int, number: int) -> None:
+    trial = written.trial(*losses)
+    written.checkpoint(trial, recorded, losses[recorded - 1])
+    assert on_disk(written, trial, number, 0.2) == written.load().best.checkpoint
 
 
 def test_one_with_which_the_trial_left_in_the_midst_of_an_epoch_counts_as_old_as_it_is(written: Writer) -> None:
@@ -318,9 +292,6 @@ def test_diverged_and_oom_are_counted_and_no_errors(written: Writer) -> None:
     assert list(results.dataframe()["state"]) == ["FINISHED", "DIVERGED", "OOM"]
     assert "1 finished, 1 diverged, 1 oom" in results.summary()
     assert results.trials[1].error == "FloatingPointError: loss is nan"
-
-
-# --- a sweep's trials as an Optuna study: states, parameters, curves, and where it is written -------------
 
 
 SPACE = {"lr": tl.loguniform(1e-4, 1.0), "width": tl.choice([8, 16]), "odd": tl.randn(0.0, 1.0)}
@@ -367,9 +338,7 @@ def test_each_trial_is_in_the_study_with_its_state_parameters_and_curve(ended: S
     assert found["RUNNING"].datetime_complete is None
 
 
-def test_a_journal_and_a_database_hold_the_study_and_a_later_call_replaces_it(
-    ended: SweepResults, tmp_path: Path
-) -> None:
+def test_a_journal_and_a_database_hold_the_study_and_a_later_call_replaces_it(ended, tmp_path):
     for storage in (tmp_path / "new" / "study.journal", f"sqlite:///{tmp_path}/studies.db"):
         for _ in range(2):
             study = ended.to_study(storage)
@@ -379,9 +348,7 @@ def test_a_journal_and_a_database_hold_the_study_and_a_later_call_replaces_it(
     assert len(again.trials) == 6
 
 
-def test_what_is_there_is_left_alone_and_what_cannot_be_written_an_error_without_its_password(
-    ended: SweepResults, tmp_path: Path
-) -> None:
+def test_what_is_there_is_left_alone_and_what_cannot_be_written_an_error_without_its_password(ended, tmp_path):
     optuna.create_study(study_name="digits", storage=f"sqlite:///{tmp_path}/studies.db")
     with pytest.raises(SettingsError, match="holds a study 'digits' already"):
         ended.to_study(f"sqlite:///{tmp_path}/studies.db")
@@ -424,10 +391,3 @@ def test_several_metrics_are_several_directions(tmp_path: Path) -> None:
     study = SweepResults(sweep.folder, SweepResults.load(sweep.folder).record, told).to_study()
     assert [direction.name for direction in study.directions] == ["MINIMIZE", "MAXIMIZE"]
     assert study.trials[0].values == [0.5, 3.0]
-
-
-def test_export_prefers_the_versions_that_the_sweep_ran_on(tmp_path):
-    written = Writer(tmp_path, versions={"python": "3.11.0", "torch": "2.6"})
-    written.trial(0.5)
-    data = yaml.safe_load(written.load().export_best(tmp_path / "b.yaml").read_text())
-    assert data["versions"] == {"python": "3.11.0", "torch": "2.6"}

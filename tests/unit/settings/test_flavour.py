@@ -50,9 +50,6 @@ def ways(name: str) -> list[Any]:
     ]
 
 
-# --- found in the code --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", [PL, OTHER])
 def test_code_that_names_a_package_is_written_with_it(name):
     assert [find_flavour({"train": train}) for train in ways(name)] == [name] * 8
@@ -91,9 +88,6 @@ def test_what_a_function_takes_along_may_be_of_any_kind(monkeypatch):
     nameless = defined("def train(c): return data", data=Raising(a=1))
     nameless.__module__ = None
     assert find_flavour({"train": nameless}) == OTHER
-
-
-# --- both ---------------------------------------------------------------------------------------------------
 
 
 def mixed() -> Any:

@@ -32,24 +32,16 @@ from tunelight.settings.checks import plain_setting
 from tunelight.settings.values import Repeats
 from tunelight.space.check import check_settings
 
-SPACE = tl.SearchSpace({"lr": {"uniform": [0, 1]}})
-
 
 def train(config):
     """Do nothing."""
 
 
-# --- values -----------------------------------------------------------------------------------------------
-
-
-def test_run_takes_and_explains_every_setting():
+def test_run_takes_and_explains_every_setting_and_gang_trainable_has_its_defaults():
     parameters = [*inspect.signature(tl.run).parameters]
     assert parameters == ["search_space", *NAMES]
     explained = re.findall(r"^ {4}(?: {4})?(\w+(?:, \w+)*): ", inspect.getdoc(tl.run) or "", re.MULTILINE)
     assert [name for names in explained for name in names.split(", ")] == parameters
-
-
-def test_gang_trainable_has_the_defaults_of_a_sweep():
     shared = {name: one for name, one in inspect.signature(tl.gang_trainable).parameters.items() if name in NAMES}
     for name in shared.keys() - {"train", "seed"}:  # a plain Tuner's trials have no sweep that draws a seed
         assert shared[name].default == SETTINGS[name].default
@@ -104,7 +96,7 @@ def test_a_time_budget_in_seconds(given, seconds):
     assert Settings(time_budget=given).budget_s == seconds
 
 
-def test_checkpoints_callbacks_and_numbers_in_every_spelling():
+def test_checkpoints_callbacks_and_numbers_in_every_spelling_and_what_is_recorded_of_gpus():
     callbacks = Settings(callbacks=[tune.Callback, tune.Callback(), "ray.tune:Callback"]).callbacks
     assert all(isinstance(callback, tune.Callback) for callback in callbacks)
     numbers = Settings(num_samples=np.int64(3), cpus_per_worker=np.float32(0.5))  # type: ignore[arg-type]
@@ -112,6 +104,9 @@ def test_checkpoints_callbacks_and_numbers_in_every_spelling():
     assert Settings(checkpoints={"keep": 3}).checkpoints == Checkpoints(keep=3, every=1)  # type: ignore[arg-type]
     assert Settings(checkpoints=None).checkpoints is None
     assert Settings(checkpoints=False).checkpoints is None  # type: ignore[arg-type]
+    with_gpus = Settings(metric="loss", cpus_per_worker=4, gpus_per_worker=0.5).recorded
+    assert (with_gpus["cpus_per_worker"], with_gpus["gpus_per_worker"]) == (4, 0.5)
+    assert "cpus_per_worker" not in Settings(metric="loss", cpus_per_worker=4).recorded
 
 
 def test_a_lightning_callback_is_sent_to_the_trainer():
@@ -120,9 +115,6 @@ def test_a_lightning_callback_is_sent_to_the_trainer():
     for given in (lightning, lightning()):
         with pytest.raises(SettingsError, match=r"Mine, a Lightning callback.*Trainer.*trainer_args"):
             Settings(callbacks=[given])
-
-
-# --- settings against each other --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -136,10 +128,7 @@ def test_a_lightning_callback_is_sent_to_the_trainer():
 )
 def test_what_contradicts_says_how(given, message):
     with pytest.raises(SettingsError, match=message):
-        check_settings(SPACE, Settings(**given))
-
-
-# --- repeats
+        check_settings(tl.SearchSpace({"lr": {"uniform": [0, 1]}}), Settings(**given))
 
 
 @pytest.mark.parametrize(
@@ -180,9 +169,6 @@ def test_what_is_no_number_of_repeats_is_refused(value: Any, says: str) -> None:
         tl.Folds(1)
 
 
-# --- the table of backends
-
-
 @pytest.mark.parametrize("name", BACKENDS)
 def test_a_backend_names_its_strategy_and_the_group_that_connects_its_ranks(name):
     required = BACKENDS[name].requires
@@ -206,15 +192,9 @@ def test_a_backend_that_is_not_installed_says_how_to_get_it(monkeypatch):
         check_backend("backend", "horovod")
 
 
-# --- the code that a sweep trains
-
-
 def lightning_class(name: str, module: str = "pytorch_lightning.core") -> type:
     base = type(name, (), {"__module__": module})
     return type("Mine", (base,), {})
-
-
-# --- import paths -----------------------------------------------------------------------------------------
 
 
 def test_both_spellings_of_an_import_path():
@@ -249,9 +229,6 @@ def test_a_module_that_raises_is_no_missing_module(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ImportPathError, match=r"was found, but raised ModuleNotFoundError.*not_installed_anywhere"):
         load_object("raising_module:X")
-
-
-# --- the train function -----------------------------------------------------------------------------------
 
 
 async def coroutine(config):
@@ -305,9 +282,3 @@ def test_anything_that_one_argument_fills_is_a_train_function(given):
 def test_a_model_that_cannot_be_built_on_workers(model, data, message):
     with pytest.raises(TrainFunctionError, match=message):
         check_model(model, data)
-
-
-def test_the_record_says_what_workers_with_gpus_have():
-    with_gpus = Settings(metric="loss", cpus_per_worker=4, gpus_per_worker=0.5).recorded
-    assert (with_gpus["cpus_per_worker"], with_gpus["gpus_per_worker"]) == (4, 0.5)
-    assert "cpus_per_worker" not in Settings(metric="loss", cpus_per_worker=4).recorded

@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 
 import jsonschema  # type: ignore[import-untyped] # its stubs are a package of their own
-import numpy as np
 import pytest
 import torch
 
 import tunelight as tl
 from scripts.space_schema import SpaceFile, schema
-from tests.unit.space.test_space import ALL, GOOD
+from tests.unit.space.test_space import ALL, GOOD, rng
 from tunelight.errors import SettingsError, SpaceError
 from tunelight.settings import NAMES, Settings, check_model, check_setting
 from tunelight.space import names
@@ -34,16 +33,10 @@ def write(tmp_path):
     return write
 
 
-# --- the schema -------------------------------------------------------------------------------------------
-
-
-def test_the_schema_that_ships_is_that_of_the_code():
+def test_the_schema_that_ships_is_that_of_the_code_and_knows_every_setting_and_every_domain():
     """Else: make reference."""
     assert json.loads((folder() / "schema.json").read_text()) == schema()
     JUDGE.check_schema(schema())
-
-
-def test_the_schema_knows_every_setting_and_every_domain():
     assert set(SpaceFile.model_fields) == {"space", "require", *NAMES}
     assert set(KINDS) <= set(schema()["$defs"])
     defaults = Settings()
@@ -100,9 +93,6 @@ def test_the_schema_accepts_whatever_is_described():
     JUDGE.validate({"space": described.describe()})
 
 
-# --- the place of a mistake -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "place", "message"),
     [
@@ -149,19 +139,12 @@ def test_all_mistakes_of_an_outline_are_told_at_once(write):
     assert [line.split(": ")[0].partition("space.yaml:")[2] for line in lines] == ["5:1", "6:1", "7:1"]
 
 
-# --- what ships -------------------------------------------------------------------------------------------
-
-
-def test_all_spaces_that_come_along_are_found_by_name(monkeypatch, tmp_path):
+def test_all_spaces_that_come_along_are_found_by_name_and_listed_for_an_unknown_one(monkeypatch, tmp_path):
     assert names() == SHIPPED
     monkeypatch.chdir(tmp_path)
     assert tl.SearchSpace.of("digits_mlp").source == folder() / "digits_mlp.yaml"
     (tmp_path / "digits_mlp").write_text("space: {a: 1}")
     assert list(tl.SearchSpace.of("digits_mlp").domains) == ["a"], "a file of the user's own comes first"
-
-
-def test_an_unknown_name_lists_those_that_there_are(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text("space: {a: 1}")
     with pytest.raises(SpaceError, match=r"no search space 'digits_mpl'. Did you mean 'digits_mlp'.*: cifar10"):
         tl.SearchSpace.of("digits_mpl")
@@ -183,7 +166,7 @@ def test_a_shipped_space_is_a_whole_sweep_whose_models_can_be_built(name):
     assert text[1].startswith("# ")
     size, channels = {"cifar10_vit": (32, 3), "mnist_mlp": (28, 1)}.get(name, (8, 1))
     for seed in range(3):
-        config = space.sample(np.random.RandomState(seed))
+        config = space.sample(rng(seed))
         with torch.device("meta" if name == "cifar10_vit" else "cpu"):
             model = settings.model(**{k.removeprefix("model."): v for k, v in config.items() if k.startswith("model.")})
             assert model(torch.zeros(2, channels, size, size)).shape == (2, 10)

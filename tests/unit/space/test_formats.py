@@ -21,7 +21,18 @@ from tunelight.settings import Settings
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
 
-# --- Weights & Biases -------------------------------------------------------------------------------------
+
+@pytest.fixture
+def load(tmp_path):
+    """Return a function that loads a sweep of W&B, with a script beside it, as a space."""
+    (tmp_path / "train.py").touch()
+
+    def load(text: str) -> SearchSpace:
+        (tmp_path / "sweep.yaml").write_text(text)
+        return SearchSpace.load(tmp_path / "sweep.yaml")
+
+    return load
+
 
 SWEEP = """\
 program: train.py
@@ -37,11 +48,8 @@ parameters:
 """
 
 
-def test_a_sweep_of_wandb_becomes_a_space_with_its_settings(tmp_path):
-    path = tmp_path / "sweep.yaml"
-    path.write_text(SWEEP)
-    (tmp_path / "train.py").touch()
-    space = tl.SearchSpace.load(path)
+def test_a_sweep_of_wandb_becomes_a_space_with_its_settings(load):
+    space = load(SWEEP)
     assert space.describe() == {
         "layers": {"randint": [1, 5]},
         "batch": {"wandb_parameter": {"distribution": "q_log_uniform_values", "min": 32, "max": 256, "q": 8}},
@@ -80,11 +88,9 @@ def test_a_sweep_of_wandb_becomes_a_space_with_its_settings(tmp_path):
         ({"method": "grid", "parameters": {"a": {"min": 0.0, "max": 1.0}}}, "a: .*grid over uniform"),
     ],
 )
-def test_what_wandb_says_and_tunelight_cannot_is_named(given, message, tmp_path):
-    path = tmp_path / "sweep.yaml"
-    path.write_text(yaml.safe_dump(given))
+def test_what_wandb_says_and_tunelight_cannot_is_named(given, message, load):
     with pytest.raises(SpaceError, match=message):
-        tl.SearchSpace.load(path)
+        load(yaml.safe_dump(given))
 
 
 # --- W&B's own answers, as scripts/wandb_answers.py has recorded them
@@ -97,17 +103,9 @@ assert len(SWEEPS) == len(ANSWERS)
 DRAWS = 1000
 
 
-@pytest.fixture(params=range(len(SWEEPS)), ids=lambda number: f"sweep {number + 1}")
-def sweep(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[SearchSpace, Any]:
-    """Return a sweep of W&B as a space, and what W&B's packages make of it."""
-    path = tmp_path / "sweep.yaml"
-    path.write_text(SWEEPS[request.param])
-    (tmp_path / "train.py").touch()
-    return SearchSpace.load(path), ANSWERS[request.param]
-
-
-def test_a_sweep_of_wandb_draws_stops_and_is_written_as_wandb_does(sweep: tuple[SearchSpace, Any]) -> None:
-    space, answer = sweep
+@pytest.mark.parametrize("number", range(len(SWEEPS)), ids=lambda number: f"sweep {number + 1}")
+def test_a_sweep_of_wandb_draws_stops_and_is_written_as_wandb_does(load: Any, number: int) -> None:
+    space, answer = load(SWEEPS[number]), ANSWERS[number]
     settings = {"metric": "loss", **space.settings, "script": None, "args": [], "style": None, "train": print}
     if "grid" in answer:
         checked = Settings(**settings)

@@ -1,7 +1,9 @@
-"""Search spaces: declared, loaded with the line of every error, sampled, described."""
+"""Search spaces: declared, loaded with errors' lines, sampled, described, with conditions, constraints, objects."""
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import inspect
 import json
 import pickle
@@ -18,7 +20,11 @@ from ray.tune.search.sample import Categorical
 
 import tunelight as tl
 from tunelight.errors import ImportPathError, SettingsError, SpaceError
+from tunelight.searchers.choose import build_searcher
 from tunelight.settings import Checkpoints, Settings
+from tunelight.space.check import check_settings
+from tunelight.space.plain import Objects
+from tunelight.space.space import read_constraint
 
 ALL = {
     "a": tune.choice([1, "b", 2.5]),
@@ -52,9 +58,6 @@ def load(tmp_path):
         return tl.SearchSpace.load(path)
 
     return write
-
-
-# --- declaring --------------------------------------------------------------------------------------------
 
 
 def test_the_domains_are_ray_tunes_own():
@@ -107,9 +110,6 @@ def test_a_space_of_anything(tmp_path):
         tl.SearchSpace.of(3)  # type: ignore[arg-type]
 
 
-# --- sampling ---------------------------------------------------------------------------------------------
-
-
 @given(st.integers(0, 2**32 - 1))
 def test_draws_of_a_space_without_conditions_stay_what_they_were(seed):
     """One draw from each domain, in the order of the space, by one generator: sweeps that go on rely on it."""
@@ -130,9 +130,6 @@ def test_a_grid_is_walked_through_once():
     assert tl.SearchSpace({"a": Categorical([1, 2]).grid()}).grid_size == 2
 
 
-# --- describing -------------------------------------------------------------------------------------------
-
-
 def test_a_description_is_read_back(load):
     written = tl.SearchSpace(ALL | {"m": {"n": tune.sample_from(twice)}})
     told = json.loads(json.dumps(written.describe()))
@@ -140,15 +137,10 @@ def test_a_description_is_read_back(load):
     assert told["m"]["n"] == {"sample_from": f"{__name__}:twice"}
     assert told["l"] == {"grid_search": [1, 2, 3]}
     assert tl.SearchSpace(told).describe() == told
+    odd = tl.SearchSpace({"a": tune.choice([np.int64(1), Settings, (1, None), np.float64(0.5)])})  # no plain data
+    assert odd.describe() == {"a": {"choice": [1, "tunelight.settings.values:Settings", [1, None], 0.5]}}
     assert load(yaml.safe_dump({"space": told})).describe() == told
 
-
-def test_choices_that_are_no_plain_data_are_described():
-    space = tl.SearchSpace({"a": tune.choice([np.int64(1), Settings, (1, None), np.float64(0.5)])})
-    assert space.describe() == {"a": {"choice": [1, "tunelight.settings.values:Settings", [1, None], 0.5]}}
-
-
-# --- YAML -------------------------------------------------------------------------------------------------
 
 GOOD = """\
 space:
@@ -216,23 +208,17 @@ def test_an_anchor_is_read_and_one_that_holds_itself_ends(load):
         load("space:\n  a: &a [*a]\n")
 
 
-def test_a_module_beside_the_file_is_found(load, tmp_path, monkeypatch):
+def test_a_module_beside_the_file_is_found_and_the_path_else_left_as_it_was(load, tmp_path, monkeypatch):
+    before = [*sys.path]
     monkeypatch.setattr(sys, "path", [*sys.path])
-    (tmp_path / "beside_the_space.py").write_text("def train(config): pass")
-    space = load(GOOD + "train: beside_the_space:train")
-    assert space.settings["train"].__module__ == "beside_the_space"
-    assert str(tmp_path) in sys.path, "workers are handed the driver's path"
-
-
-def test_the_path_is_left_as_it_was(load):
-    before = list(sys.path)
     load(GOOD)
     with pytest.raises(ImportPathError):
         load(GOOD + "train: nowhere_at_all:train")
     assert sys.path == before
-
-
-# --- a model= sweep's keys --------------------------------------------------------------------------------
+    (tmp_path / "beside_the_space.py").write_text("def train(config): pass")
+    space = load(GOOD + "train: beside_the_space:train")
+    assert space.settings["train"].__module__ == "beside_the_space"
+    assert str(tmp_path) in sys.path, "workers are handed the driver's path"
 
 
 def model(lr: float, hidden: int = 3) -> None:
@@ -250,3 +236,292 @@ def test_keys_name_their_part(load, key, message):
     space = load(f"space:\n  {key}: {{uniform: [0, 1]}}")
     with pytest.raises(SpaceError, match=rf"space\.yaml:2:3: {key}: .*{message}"):
         space.check_parts(model, None)
+
+
+SGD = {
+    "opt": {"choice": ["sgd", "adam"]},
+    "momentum": {"uniform": [0, 0.99], "when": {"opt": "sgd"}},
+    "nesterov": {"choice": [True, False], "when": {"opt": "sgd", "momentum": 0.0}},
+    "lr": {"loguniform": [1e-4, 1e-1]},
+}
+KEYS = {
+    "model.hidden": tune.choice([32, 64]),
+    "model.layers": tune.randint(1, 5),
+    "model.act": tune.choice(["relu", "tanh"]),
+    "model.bias": tune.choice([True, False]),
+    "model.clip": tune.choice([None, 0.5]),
+    "f": tune.sample_from(lambda _: 1),
+}
+
+
+def draws(space: tl.SearchSpace, count: int = 50) -> list[dict[str, Any]]:
+    generator = rng()
+    return [space.sample(generator, index % space.grid_size) for index in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("domains", "message"),
+    [
+        ({"a": 1, "b": {"fixed": 1, "when": {"c": 1}}}, "b: its `when`: the search space has no key 'c'.* has: a"),
+        ({"b": {"fixed": 1, "when": {"a": 1}}, "a": 1}, "b: its `when` names a, which does not stand above it"),
+        ({"a": {"fixed": 1, "when": {"a": 1}}}, "a: its `when` names a, which does not stand above it"),
+        ({"a": tune.choice(["sgd"]), "b": {"fixed": 1, "when": {"a": "sdg"}}}, "never is. Did you mean 'sgd'.*: sgd"),
+        ({"a": tune.uniform(0, 1), "b": {"fixed": 1, "when": {"a": 2}}}, "never is. It lies between 0 and 1"),
+        ({"a": tune.randint(1, 5), "b": {"fixed": 1, "when": {"a": 5}}}, "never is. It lies between 1 and 4, in steps"),
+        ({"a": {"wandb_parameter": {"distribution": "q_normal"}}, "b": {"fixed": 1, "when": {"a": "x"}}}, "never is"),
+        ({"a": tune.sample_from(lambda _: 2), "b": {"fixed": 1, "when": {"a": 2}}}, "which a function gives"),
+        ({"a": tune.choice([1]), "b": {"grid": [1], "when": {"a": 1}}}, "points of the grid would be missed"),
+        ({"a": {"fixed": 1, "when": "a"}}, "a: `when` maps other keys"),
+        ({"o": 1, "a": {"domain": tune.uniform(0, 1), "when": {"o": 1}}}, "a.when: `when` stands beside the name of"),
+    ],
+)
+def test_a_condition_that_cannot_be_right_is_refused(domains, message):
+    with pytest.raises(SpaceError, match=message):
+        tl.SearchSpace(domains)
+
+
+def test_grid_points_that_conditions_and_constraints_leave_out_are_not_counted():
+    space = tl.SearchSpace(
+        {"opt": tl.grid(["sgd", "adam"]), "m": {"grid": [0.1, 0.9], "when": {"opt": "sgd"}}, "n": tl.grid([1, 2, 3])},
+        require="n < 3",
+    )
+    assert space.grid_size == 6
+    assert [tuple(config.values()) for config in draws(space, 6)] == [
+        ("sgd", 0.1, 1), ("sgd", 0.1, 2), ("sgd", 0.9, 1), ("sgd", 0.9, 2), ("adam", 1), ("adam", 2),
+    ]  # fmt: skip
+    with pytest.raises(SpaceError, match="No point of the grid meets `require: n > 3`"):
+        tl.SearchSpace({"n": tl.grid([1, 2, 3])}, require="n > 3")
+    with pytest.raises(SpaceError, match="1,000,000 combinations, and 100,000 are the most"):
+        tl.SearchSpace({key: tl.grid(list(range(10))) for key in "abcdef"}, require="a < b")
+
+
+def test_what_is_described_is_read_back_with_its_conditions():
+    told = {**SGD, "x": {"uniform": [0, 1]}, "o": {"ordinal": [1, 2]}, "t": "f(x)"}
+    space = tl.SearchSpace(told)
+    again = tl.SearchSpace(space.describe())
+    assert again.describe() == space.describe() == told
+    assert again.when == space.when
+    assert draws(again) == draws(space) == draws(pickle.loads(pickle.dumps(space)))
+    kept = tl.SearchSpace({"a": tune.choice([[1, 2], 3]), "b": {"fixed": "choice(1)", "when": {"a": [[1, 2]]}}})
+    assert tl.SearchSpace(kept.describe()).when == kept.when == {"b": {"a": [[1, 2]]}}
+
+
+@pytest.mark.parametrize(
+    ("text", "met"),
+    [
+        ("model.hidden - 2 * model.layers == 60", True),
+        ("1 < model.layers <= 2", True),
+        ("not model.act == 'tanh'", True),
+        ("model.act != 'relu' or model.bias", True),
+        ("model.bias == true and model.bias == True", True),
+        ("model.clip == null", True),
+        ("max(model.hidden, 100, model.layers) == 100 and min(model.layers, 9) == 2", True),
+        ("abs(-model.layers) == 2 and log(model.hidden) > 4", True),
+        ("model.hidden // 7 == 9 and model.hidden % 7 == 1 and model.hidden / 2 == 32", True),
+        ("model.layers ** 2 == 4", True),
+        ("10.0 ** (model.hidden ** model.hidden) > 0", False),
+        ("1 / (model.layers - 2) < 1", False),
+        ("log(model.layers - 3) < 9", False),
+        ("f == 'anything'", False),
+        ("f > 0", True),
+    ],
+)
+def test_the_language_of_constraints(text, met):
+    values = {
+        "model.hidden": 64,
+        "model.layers": 2,
+        "model.act": "relu",
+        "model.bias": True,
+        "model.clip": None,
+        "f": 1,
+    }
+    assert read_constraint(text, KEYS).met(values) is met
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "model.hiden < 3",
+            r"character 1: model.hiden is no key of the space. Did you mean 'model.hidden'.*has: m",
+        ),
+        ("model.layers < hidden", "character 16: hidden is no key"),
+        ("model.act", "is no condition"),
+        ("model.act == 3", "model.act is never 3"),
+        ("model.act == 'rleu'", "model.act is never 'rleu'. Did you mean 'relu'. It is one of: relu, tanh"),
+        ("model.layers < ", "cannot be read, from character"),
+        ("sqrt(model.layers) < 2", "no function that there is"),
+        ("mx(model.layers, 2) < 2", "Did you mean 'max'"),
+        ("log(model.layers, 2) < 2", "log takes 1 value, not 2"),
+        ("max(*model.layers, 1) < 2", "nothing that a constraint can hold"),
+        ("__import__('os').system('true') == 0", "nothing that a constraint can hold"),
+        ("model.layers.__class__ == 3", "no key of the space"),
+        ("model.act in ('relu',)", "compared in a way that there is not"),
+        ("3 < 4", "names no key"),
+        ("(" * 300 + "model.layers" + ")" * 300 + " < 1", "cannot be read"),
+        ("model.layers < 1 and " * 60 + "model.bias", "1000 are the most"),
+        ("", "`require` holds text"),
+        (3, "`require` holds text"),
+    ],
+)
+def test_a_wrong_constraint_says_which_part_is_wrong(text, message):
+    with pytest.raises(SpaceError, match=message):
+        read_constraint(text, KEYS)
+
+
+def test_a_space_of_which_nothing_is_left_is_refused_before_anything_runs():
+    impossible = tl.SearchSpace({"a": tune.uniform(0, 1), "b": tune.uniform(0, 1)}, require=["a > 0", "a + b > 2"])
+    settings = Settings(train=print, metric="loss")
+    with pytest.raises(SpaceError, match=r"None of 2,000 draws .* meets `require: a \+ b > 2`"):
+        check_settings(impossible, settings)
+    together = tl.SearchSpace({"a": tune.uniform(0, 1)}, require=["a > 0.5", "a < 0.5"])
+    with pytest.raises(SpaceError, match=r"meets all of `require`: a > 0.5 \(met by \d+\); a < 0.5 \(met by \d+\)"):
+        check_settings(together, settings)
+    in_part = tl.SearchSpace({"g": tl.grid([1, 2]), "a": tune.randint(0, 3)}, require="a > g")
+    with pytest.raises(SpaceError, match=r"with \{'g': 2\}"):
+        check_settings(in_part, settings)
+    check_settings(tl.SearchSpace({"a": tune.uniform(0, 1)}, require="a > 0.99"), settings)
+
+
+def test_a_searcher_of_rays_is_not_given_what_it_cannot_know():
+    from ray.tune.search import Searcher
+
+    class Theirs(Searcher):
+        pass
+
+    settings = Settings(train=print, metric="loss", searcher=Theirs("loss", "min"))
+    for space in (tl.SearchSpace(SGD), tl.SearchSpace({"a": tune.uniform(0, 1)}, require="a > 0.5")):
+        with pytest.raises(SettingsError, match="Theirs knows neither conditions nor constraints"):
+            build_searcher(space, settings)
+    build_searcher(tl.SearchSpace({"a": tune.uniform(0, 1), "b": 3}), settings)
+
+
+def test_keys_can_be_fixed_afterwards():
+    space = tl.SearchSpace({"model": {"lr": tune.uniform(0, 1)}, "n": tl.grid([1, 2])}, metric="loss")
+    fixed = space.fixed({"model.lr": 0.5, "n": 3, "data.root": "/data"})
+    assert fixed.sample(rng()) == {"model": {"lr": 0.5}, "n": 3, "data.root": "/data"}
+    assert (fixed.grid_size, space.grid_size, fixed.settings) == (1, 2, {"metric": "loss"})
+    told = tl.SearchSpace({"a": tune.uniform(0, 1), "b": 1}, baselines=[{"a": 0.5}, {"a": 0.1, "b": 1}]).fixed({"a": 0})
+    assert told.settings["baselines"] == ({"a": 0}, {"a": 0, "b": 1})
+    with pytest.raises(SpaceError, match=r"has no key 'modle.lr'.* Did you mean 'model.lr'"):
+        space.fixed({"modle.lr": 0.5})
+
+
+def test_a_baseline_holds_what_counts_and_need_not_repeat_what_is_fixed():
+    space = tl.SearchSpace({"model": {"k": 3}, **SGD}, require="lr < 0.05")
+    space.check_baselines([{"opt": "adam", "lr": 1e-2}, {"opt": "sgd", "momentum": 0.5, "lr": 1e-2, "model": {"k": 3}}])
+    assert space.filled({"opt": "adam", "lr": 1e-2}) == {"model": {"k": 3}, "opt": "adam", "lr": 1e-2}
+    for config, message in [
+        ({"opt": "sgd", "lr": 1e-2}, "says nothing of momentum: a baseline is a whole"),
+        ({"opt": "adam", "momentum": 0.5, "lr": 1e-2}, "holds momentum, which only counts when {'opt': .'sgd'.}"),
+        ({"opt": "adam", "lr": 1e-2, "model": {"k": 4}}, "holds model.k=4, and the space keeps it fixed at 3"),
+        ({"opt": "adam", "lr": 0.1}, "breaks `require: lr < 0.05`"),
+        ({"opt": "adam", "lr": 1e-2, "model.k": 3}, r"holds 'model.k'.*written as \{'model': \{'k'"),
+        ({"opt": "adam", "lrr": 1e-2}, "holds 'lrr'.*Did you mean 'lr'"),
+    ]:
+        with pytest.raises(SettingsError, match=rf"baselines\[0\] {message}"):
+            space.check_baselines([config])
+
+
+class Opt(enum.Enum):
+    SGD = 1
+    ADAM = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Aug:
+    p: float
+    opt: Opt = Opt.SGD
+
+
+def double(x: int) -> int:
+    return 2 * x
+
+
+def space(**more: Any) -> tl.SearchSpace:
+    return tl.SearchSpace(
+        {
+            "opt": tl.choice([Opt.SGD, Opt.ADAM]),
+            "model": {"aug": tl.choice([Aug(0.5), Aug(0.1)]), "kind": tl.choice([list, double])},
+            "sizes": tl.grid_search([(1, 2), (3,)]),
+            **more,
+        }
+    )
+
+
+def test_a_configuration_has_the_objects_and_its_plain_form_their_texts() -> None:
+    given = space()
+    config, plain = given.sample(rng()), given.plain().sample(rng())
+    assert config["opt"] in Opt
+    assert config["model"]["aug"] in (Aug(0.5), Aug(0.1))
+    assert config["sizes"] == (1, 2)
+    assert plain == json.loads(json.dumps(plain))
+    assert plain["opt"] == f"Opt.{config['opt'].name}"
+    assert given.plain_configs([config]) == (plain,)
+    assert given.objects.restored(plain) == config
+    alone: Any = tl.OptunaSearcher("tpe", space=space(), metric="loss", mode="min")  # without a sweep
+    assert alone.suggest("00000")["opt"] in Opt
+
+
+def test_an_object_that_no_reference_leads_to_is_told_apart_and_stays_its_text() -> None:
+    first, second = (lambda x: x), (lambda x: -x)
+    given = tl.SearchSpace({"act": tl.choice([first, second])})
+    assert given.dotted({"act": second}) != given.dotted({"act": first})
+    assert given.objects.restored(given.dotted({"act": second}))["act"] is second
+    recorded = given.objects.described()
+    assert Objects.recalled(recorded).restored({"act": "there"}) == {"act": "there"}
+    with pytest.raises(SpaceError, match="act: the record has the choice"):
+        Objects.recalled(recorded, strict=True)
+
+
+def test_a_record_of_others_makes_nothing_but_dataclasses_and_members() -> None:
+    called = {"x": [["a", {"dataclass": "os:system", "fields": {"command": {"value": "true"}}}]]}
+    assert not Objects.recalled(called)
+    assert not Objects.recalled({"x": "a", "y": [1], "z": [["a", {"enum": "os:path", "name": "join"}]]})
+    assert not Objects.recalled(["x"])
+
+
+def test_conditions_and_functions_know_the_objects() -> None:
+    given = tl.SearchSpace(
+        {
+            "sgd": tl.sample_from(lambda config: config["opt"] is Opt.SGD),  # which is drawn below
+            "opt": {"ordinal": [Opt.SGD, Opt.ADAM]},
+            "momentum": {"uniform": [0, 1], "when": {"opt": Opt.SGD}},
+        }
+    )
+    for number in range(8):
+        config = given.plain().sample(rng(number))
+        assert ("momentum" in config) == config["sgd"] == (config["opt"] == "Opt.SGD")
+
+
+def test_baselines_may_be_objects_and_what_is_enqueued_must_be_a_choice() -> None:
+    given = tl.SearchSpace({"opt": tl.choice([Opt.SGD, Opt.ADAM])})
+    given.check_baselines([{"opt": Opt.ADAM}])
+    assert given.plain_configs([{"opt": Opt.ADAM}]) == ({"opt": "Opt.ADAM"},)
+    given.plain().check_baselines([{"opt": "Opt.ADAM"}])
+    with pytest.raises(SettingsError, match=r"not one of its choices: 'Opt.SGD', 'Opt.ADAM'"):
+        given.plain().check_baselines([{"opt": "Opt.RMS"}])
+
+
+def test_a_population_moves_from_object_to_object_in_a_plain_tuner_and_by_text_in_a_sweep() -> None:
+    from tunelight.schedulers.pbt import explore, mutations_of
+
+    mutations = mutations_of({"opt": [Opt.SGD, Opt.ADAM]})
+    assert explore({"opt": Opt.SGD}, mutations, rng(), 0.0, (1.2,)) == {"opt": Opt.ADAM}
+    assert explore({"opt": "Opt.SGD"}, mutations, rng(), 0.0, (1.2,)) == {"opt": "Opt.ADAM"}
+
+
+@pytest.mark.parametrize(
+    "domain",
+    [
+        {"choice": [tl.uniform(0, 1), 3]},
+        {"grid_search": [[tl.uniform(0, 1)]]},
+        {"ordinal": [{"lr": tl.uniform(0, 1)}, 2]},
+        {"fixed": [tl.uniform(0, 1)]},
+    ],
+)
+def test_a_domain_inside_of_a_value_is_refused_where_it_is_written_and_at_once_by_a_choice(domain: Any) -> None:
+    with pytest.raises(SpaceError, match=r"holds a domain, uniform of \[0, 1\].*'when'"):
+        tl.SearchSpace({"x": domain})
+    with pytest.raises(SpaceError, match=r"tl.choice: choice holds a domain"):
+        tl.choice([tl.uniform(0, 1), 3])

@@ -68,12 +68,6 @@ def servers(folder: str | Path) -> list[psutil.Process]:
     ]
 
 
-def both_servers(folder: str | Path) -> list[psutil.Process]:
-    """Return this machine's server and the job's, once the worker that was launched last has ended."""
-    until(lambda: len(servers(folder)) == 2, 10)
-    return servers(folder)
-
-
 def launched(
     server: ForkServer, tmp_path: Path, name: str = "one", *, before: str = "", options: str = "", sleeps: float = 0,
     worker: str = WORKER, launcher: str = "",
@@ -99,6 +93,11 @@ def test_a_worker_is_forked_with_all_that_its_parent_gave_it_as_one_that_python_
     assert (forked["cwd"], forked["name"], forked["session"]) == (str(tmp_path), "__main__", forked["pid"])
     assert "OMP_NUM_THREADS" not in forked["env"]  # Ray sets it
     assert "to standard output" in forked["output"]
+    core = forked["cores"][0]
+    limited = launched(server, tmp_path, "limited", before=f"ulimit -n 300; taskset -p {1 << core:x} $$;")
+    assert limited["imported"] == ["json.tool", "mark"]
+    assert (limited["files"], limited["cores"]) == (300, [core])
+    assert forked["files"] != 300
     monkeypatch.setenv("OMP_NUM_THREADS", "7")  # not what the server imported with
     plain = launched(server, tmp_path, "two")
     assert plain["imported"] == []
@@ -126,7 +125,8 @@ def test_many_at_once_are_all_started_by_one_server_and_another_job_has_its_own(
 @pytest.mark.parametrize("stopped", ["killed", "stuck"])
 def test_a_server_that_is_lost_costs_only_time(server, tmp_path, stopped, monkeypatch):
     first = launched(server, tmp_path)
-    for process in both_servers(server.folder):
+    until(lambda: len(servers(server.folder)) == 2, 10)  # this machine's and the job's: the worker has ended
+    for process in servers(server.folder):
         process.send_signal(signal.SIGKILL if stopped == "killed" else signal.SIGSTOP)
     if stopped == "killed":
         second = launched(server, tmp_path, "two")
@@ -216,15 +216,6 @@ def setup(server, tmp_path) -> Callable[..., Any]:
 )
 def test_whatever_else_is_set_up_goes_to_rays_script(setup, context):
     assert setup(**context) is None
-
-
-def test_a_worker_has_the_limits_and_cores_that_ray_gives_it(server, tmp_path):
-    first = launched(server, tmp_path)
-    core = first["cores"][0]
-    second = launched(server, tmp_path, "two", before=f"ulimit -n 300; taskset -p {1 << core:x} $$;")
-    assert second["imported"] == ["json.tool", "mark"]
-    assert (second["files"], second["cores"]) == (300, [core])
-    assert first["files"] != 300
 
 
 def test_a_server_that_finds_no_room_is_not_waited_for(tmp_path):

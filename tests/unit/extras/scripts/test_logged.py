@@ -33,6 +33,11 @@ class Session:
         self.made.append(dict(metrics))
 
 
+@pytest.fixture
+def session() -> Any:
+    return Session("loss")
+
+
 def test_a_report_is_made_of_each_step_that_has_the_metric() -> None:
     session: Any = Session("val/loss")
     reports = LoggedReports(session)
@@ -191,14 +196,11 @@ VALIDATIONS = [
         ("loss", ["new best loss: 3", "new best loss: 2"], [], [3.0, 2.0]),
     ],
 )
-def test_which_of_the_printed_values_are_an_epoch_s_and_when_they_are_told(
-    metric: str, lines: list[str], at_once: list[float], reported: list[float]
-) -> None:
+def test_which_of_the_printed_values_are_an_epoch_s_and_when_they_are_told(metric, lines, at_once, reported):
     assert read(metric, lines) == (at_once, reported)
 
 
-def test_a_progress_bar_is_as_its_last_state() -> None:
-    session: Any = Session("loss")
+def test_a_progress_bar_is_as_its_last_state(session: Any) -> None:
     reports = LoggedReports(session)
     printed: Any = _Printed(io.StringIO(), "loss", reports)
     for epoch in range(3):
@@ -209,8 +211,7 @@ def test_a_progress_bar_is_as_its_last_state() -> None:
     assert [one["loss"] for one in session.made] == [0.10, 1.10, 2.10]
 
 
-def test_what_is_printed_and_logged_counts_once() -> None:
-    session: Any = Session("loss")
+def test_what_is_printed_and_logged_counts_once(session: Any) -> None:
     reports = LoggedReports(session)
     reader = Reader("loss", reports.read)
     for epoch in range(3):
@@ -219,8 +220,7 @@ def test_what_is_printed_and_logged_counts_once() -> None:
     assert len(session.made) == 3
 
 
-def test_what_children_write_to_the_log_is_read(tmp_path: Path) -> None:
-    session: Any = Session("loss")
+def test_what_children_write_to_the_log_is_read(session: Any, tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     log.write_text("loss 5\n")  # of an earlier start
     children = _Children(log, Reader("loss", LoggedReports(session).read))
@@ -232,8 +232,7 @@ def test_what_children_write_to_the_log_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # torch may have threads
-def test_a_fork_makes_no_reports_and_what_it_prints_is_read_from_the_log(tmp_path: Path) -> None:
-    session: Any = Session("loss")
+def test_a_fork_makes_no_reports_and_what_it_prints_is_read_from_the_log(session: Any, tmp_path: Path) -> None:
     several: Any = Session("loss")
     several.world_size = 2
     reports, of_several = LoggedReports(session, written=True), LoggedReports(several)
@@ -281,8 +280,7 @@ def test_a_trainer_without_the_metric_leaves_it_to_a_script_that_names_it(writte
     assert "val_loss" in reports.names
 
 
-def test_what_is_printed_counts_until_a_library_has_logged_the_metric() -> None:
-    session: Any = Session("loss")
+def test_what_is_printed_counts_until_a_library_has_logged_the_metric(session: Any) -> None:
     reports = LoggedReports(session, libraries=True)
     reports.read(0.5)
     assert not session.made  # a library may log the same
@@ -295,8 +293,7 @@ def test_what_is_printed_counts_until_a_library_has_logged_the_metric() -> None:
     assert session.made == [{"loss": 0.5}, {"loss": 0.125}]
 
 
-def test_a_summary_counts_where_the_metric_is_never_logged() -> None:
-    session: Any = Session("loss")
+def test_a_summary_counts_where_the_metric_is_never_logged(session: Any) -> None:
     for logged, made in (([], [{"loss": 0.5}]), ([{"loss": 1.0}], [{"loss": 1.0}])):
         session.made.clear()
         reports = LoggedReports(session, libraries=True)
@@ -308,8 +305,7 @@ def test_a_summary_counts_where_the_metric_is_never_logged() -> None:
         assert session.made == made
 
 
-def test_processes_of_its_own_are_refused_in_a_gang_of_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    session: Any = Session("loss")
+def test_processes_of_its_own_are_refused_in_a_gang_of_several(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
     monkeypatch.setattr(torch.multiprocessing, "spawn", started.append)
     for session.world_size in (1, 2):
@@ -330,8 +326,7 @@ def test_a_script_s_error_does_not_name_a_library_that_is_not_there(monkeypatch:
     assert failed.value.__context__ is None
 
 
-def test_a_gang_of_one_draws_its_data_as_one_process_does(tmp_path: Path) -> None:
-    session: Any = Session("loss")
+def test_a_gang_of_one_draws_its_data_as_one_process_does(session: Any, tmp_path: Path) -> None:
     session.wanted, session.backend, session.gpu, session.trial_dir = 1, "ddp", None, str(tmp_path)
     of_cli = {"strategy": "auto", "use_distributed_sampler": True}  # LightningCLI gives all of a Trainer's defaults
     for given in ({}, of_cli):

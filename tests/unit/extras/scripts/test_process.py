@@ -1,21 +1,26 @@
-"""A script as the main program of a process: what it sees of it, how it ends, and what it leaves."""
+"""A script as the main program of a process: what it sees of it, how it ends, what it leaves; and its rank's actor."""
 
 from __future__ import annotations
 
 import atexit
 import os
+import pickle
 import signal
 import statistics  # noqa: F401 - has to be imported by then
 import sys
 import threading
 from collections.abc import Callable
+from multiprocessing import Pipe
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tunelight.errors import ScriptError, TrialStopped
-from tunelight.extras.scripts import installed, process
+from tests.kit.programs import printed_by
+from tunelight.errors import GangError, ScriptError, TrialStopped
+from tunelight.extras.forks import setup_worker
+from tunelight.extras.scripts import installed, process, worker
 from tunelight.extras.scripts.installed import Imports, is_installed
 
 Play = Callable[..., Any]
@@ -156,9 +161,6 @@ def test_what_the_next_script_would_stumble_over_is_set_back(play: Play, capsys:
     assert "last words" in capsys.readouterr().out
 
 
-# --- which of the modules that a script imports another process may have from its beginning ---------------
-
-
 @pytest.fixture
 def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder on the path into which pip has installed."""
@@ -179,18 +181,18 @@ def found(script: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str
     return tuple(installed.current.found())
 
 
-def test_installed_are_python_s_own_the_environment_s_and_what_pip_has_put_on_the_path(libraries: Path) -> None:
+def test_installed_are_python_s_own_the_environment_s_and_pip_s_and_no_sources_of_an_editable_one(
+    libraries: Path,
+) -> None:
     own = str(libraries.parent)
     beside = libraries.parent / "beside.py"
     assert [is_installed(file, own) for file in (os.__file__, pytest.__file__, str(beside))] == [True, True, False]
     assert is_installed(str(libraries / "lib_one.py"), own)  # also where it lies in the script's folder
     assert not is_installed(str(libraries / "pkg" / "train.py"), str(libraries / "pkg"))  # a script that is installed
-
-
-def test_the_sources_of_an_editable_installation_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "src" / "mypkg.egg-info").mkdir(parents=True)  # as setuptools leaves it
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "src")])
-    assert not is_installed(str(tmp_path / "src" / "mypkg" / "model.py"), str(tmp_path / "scripts"))
+    sources = libraries.parent / "src"
+    (sources / "mypkg.egg-info").mkdir(parents=True)  # as setuptools leaves it
+    sys.path.append(str(sources))
+    assert not is_installed(str(sources / "mypkg" / "model.py"), str(libraries.parent / "scripts"))
 
 
 def test_a_script_s_own_modules_and_what_may_read_a_variable_that_it_has_set_are_not_among_them(
@@ -214,3 +216,110 @@ def test_a_script_s_own_modules_and_what_may_read_a_variable_that_it_has_set_are
     finally:
         for name in ("OF_A_LIBRARY", "OF_THE_SCRIPT", "PL_GLOBAL_SEED"):
             del os.environ[name]
+
+
+class Error(Exception):
+    """An error of a module that only the training code can import."""
+
+
+def _exit() -> None:
+    raise SystemExit("no data")
+
+
+def _fail(error: Exception) -> None:
+    raise error
+
+
+def _answer(rank: Any, *args: Any) -> Any:
+    """Return what the actor gets from a method ``call`` of a rank, once the module ``gone`` is gone."""
+    module = ModuleType("gone")
+    sys.modules["gone"] = module
+    module.Error = Error  # type: ignore[attr-defined]
+    try:
+        answer = worker._packed(rank, "call", args)
+    finally:
+        del sys.modules["gone"]
+    return worker._unpacked(*answer)
+
+
+def test_an_answer_that_the_actor_cannot_read_is_an_error_of_that_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Error, "__module__", "gone")
+    assert _answer(SimpleNamespace(call=abs), -3) == 3
+    with pytest.raises(ValueError, match="its own"):
+        _answer(SimpleNamespace(call=_fail), ValueError("its own"))
+    for call, args, said in (
+        (_fail, (Error("no such file"),), "gone.Error: no such file"),
+        (lambda: Error, (), "No module named 'gone'"),
+        (_exit, (), "SystemExit: no data"),
+    ):
+        with pytest.raises(GangError, match=said) as caught:
+            _answer(SimpleNamespace(call=call), *args)
+        assert caught.value.cause == "exception"
+
+
+def test_the_actor_ends_with_its_process_also_where_that_sends_what_is_no_answer(monkeypatch):
+    ended: list[int] = []
+    monkeypatch.setattr(worker.os, "_exit", ended.append)
+    process = object.__new__(worker._Process)
+    process._link, its = Pipe()
+    process._calls, process._ends = {}, False
+    with its, process._link:
+        its.send_bytes(b"no pickle")
+        with pytest.raises(pickle.UnpicklingError):
+            process._read()
+    assert ended == [1]
+
+
+def test_no_process_is_forked_with_an_older_version_of_what_it_imports(monkeypatch, tmp_path):
+    templates: list[str] = []
+
+    def fork(_argv: object, _files: object, template: str, _modules: object) -> bool:
+        templates.append(template)
+        return True
+
+    monkeypatch.setattr(setup_worker, "fork_beside", fork)
+    (tmp_path / "lib.py").write_text("X = 1")
+    modules = {"lib": str(tmp_path / "lib.py"), "of_an_archive": str(tmp_path / "none.zip/lib.py")}
+    worker._start([], modules)
+    worker._start([], modules)
+    (tmp_path / "lib.py").write_text("X = 22")
+    worker._start([], modules)
+    assert templates[0] == templates[1] != templates[2]
+
+
+HEAD = "import os, pickle, subprocess, sys, types\nfrom tunelight.extras.scripts import worker\n"
+
+
+def test_a_rank_that_cannot_be_made_says_why_at_the_first_call() -> None:
+    said = printed_by(f"""{HEAD}
+from multiprocessing import Pipe
+mine, its = Pipe()
+life, lives = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    os.close(lives)
+    sys.argv = ["worker", str(os.dup(its.fileno())), str(life)]
+    worker._Rank = lambda *_: sys.exit("a library is broken")
+    worker.main()
+mine.send_bytes(pickle.dumps((None, dict(os.environ), None)))
+mine.send_bytes(pickle.dumps((1, "arrive", (None,))))
+its.close()
+number, answer = pickle.loads(mine.recv_bytes())
+try:
+    worker._unpacked(*answer)
+except worker.GangError as error:
+    print(error.cause, str(error).splitlines()[-1])
+""")
+    assert said == "exception SystemExit: a library is broken\n"
+
+
+def test_processes_in_sessions_of_their_own_end_with_the_trial() -> None:
+    said = printed_by(f"""{HEAD}
+rank = object.__new__(worker._Rank)
+rank._compiled = types.SimpleNamespace(end=str)
+with subprocess.Popen(["sleep", "90"], start_new_session=True) as apart, subprocess.Popen(["sleep", "90"]) as beside:
+    rank._clean_up(None, ())
+    print(apart.wait(10), beside.poll())
+    beside.kill()
+""")
+    assert said == "-9 None\n"

@@ -19,7 +19,6 @@ from tunelight.extras.scripts import probe
 from tunelight.extras.scripts.style import Option, spell, spell_one
 from tunelight.settings.code import Style
 
-VALUES = 2000
 TEXTS = [
     "sgd", "a b", " x ", "", "it's", "say \"x\"", "a\\b", "a\\", "\\'", "1e-3", "1", "-5", "-1e-05", "01",
     "1_000", "0x10", "true", "False", "None", "null", "~", "yes", "nan", "inf", ".inf", "[1,2]", "{a: 1}", "a: b",
@@ -114,7 +113,7 @@ def check(
     known, values = tuple(map(Option.of, options)), Values(7)
     wrong: list[Any] = []
     left = drawn = 0
-    while drawn < VALUES:
+    while drawn < 2000:
         config = {}
         for key, kind in kinds.items():
             value = values.of(kind)
@@ -161,9 +160,6 @@ def _read(read: Callable[[list[str]], Mapping[str, Any]], words: list[str]) -> M
             return None
 
 
-# --- argparse and its like --------------------------------------------------------------------------------
-
-
 def test_argparse() -> None:
     p = argparse.ArgumentParser()
     p.add_argument("--int", type=int, default=3)
@@ -192,9 +188,6 @@ def _truths(found: dict[str, Any]) -> dict[str, Any]:
     untyped = {"True": True, "": False}
     choice = {"True": True, "False": False}
     return {**found, "untyped": untyped.get(*[found["untyped"]] * 2), "choice": choice.get(*[found["choice"]] * 2)}
-
-
-# --- literals ---------------------------------------------------------------------------------------------
 
 
 class Model(pl.LightningModule):

@@ -52,18 +52,15 @@ class Served:
         **headers: str,
     ) -> Answer:
         """Send a request with the token as a program sends it; None sends none, and text another one."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=limit_s)
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if token is not None:
             sent["Authorization"] = f"Bearer {token or self.token}"
-        try:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=limit_s)) as connection:
             connection.request(method, path, body=body, headers=sent)
             found = connection.getresponse()
             return Answer(
                 found.status, found.read().decode(), {key.lower(): value for key, value in found.getheaders()}
             )
-        finally:
-            connection.close()
 
     def act(self, sweep: str, do: str, trial: int | None = None, **arguments: Any) -> Answer:
         """Send a command as a page does."""
@@ -72,9 +69,8 @@ class Served:
 
     def messages(self, path: str, count: int = 1) -> list[dict[str, Any]]:
         """Return the first messages of a stream of events."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         found: list[dict[str, Any]] = []
-        try:
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
             connection.request("GET", path, headers={"Authorization": f"Bearer {self.token}"})
             stream = connection.getresponse()
             assert stream.status == http.client.OK, stream.read()
@@ -83,9 +79,7 @@ class Served:
                 assert line, "the stream ended"
                 if line.startswith(b"data: "):
                     found.append(json.loads(line[6:]))
-            return found
-        finally:
-            connection.close()
+        return found
 
 
 @contextlib.contextmanager

@@ -22,20 +22,10 @@ from tunelight.extras.zoo import (
     VisionTransformer,
 )
 
-SMALL = {"hidden": 16, "layers": 2, "heads": 2, "mlp": 16}
-
-
-def images(count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    x, y = load_digits()[0].tensors
-    return x[:count], y[:count]
-
-
-# --- models -----------------------------------------------------------------------------------------------
-
 
 def test_a_transformer_sees_where_a_patch_lies_and_says_why_it_cannot_be_built():
     torch.manual_seed(0)
-    model = VisionTransformer(size=8, channels=1, patch=4, **SMALL).eval()
+    model = VisionTransformer(size=8, channels=1, patch=4, hidden=16, layers=2, heads=2, mlp=16).eval()
     x = torch.rand(1, 1, 8, 8)
     assert not torch.allclose(model(x), model(x.roll(4, dims=3)), atol=1e-4)
     with torch.no_grad():
@@ -44,9 +34,6 @@ def test_a_transformer_sees_where_a_patch_lies_and_says_why_it_cannot_be_built()
     for name, value, message in (("patch", 5, "patch=5 must divide size=32"), ("heads", 7, "heads")):
         with pytest.raises(ValueError, match=message):
             VisionTransformer(**{name: value})
-
-
-# --- data on disk -----------------------------------------------------------------------------------------
 
 
 def idx(path: Path, values: np.ndarray, packed: bool = False) -> None:
