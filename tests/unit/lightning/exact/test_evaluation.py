@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import defaultdict, deque
 from collections.abc import Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,12 +19,7 @@ from tests import flavours
 from tests.kit.training import QUIET
 from tunelight.compat.lightning import pl, sized_len
 from tunelight.errors import StrategyError
-from tunelight.lightning.exact.eval_shards import (
-    BatchShare,
-    StreamShare,
-    batches_kept,
-    interleave,
-)
+from tunelight.lightning.exact.eval_shards import BatchShare, StreamShare, batches_kept, interleave
 from tunelight.lightning.exact.evaluation import remember, remember_attributes, remember_logged
 from tunelight.lightning.strategies.training import RayStrategy
 from tunelight.messages import Terminal
@@ -197,19 +191,17 @@ class Counting(pl.LightningModule):
         self.metric.update(value)
 
 
-@pytest.fixture
-def borrower(join: Any) -> Any:
-    """Return a strategy on rank 1 of 2, with a model in its Trainer."""
+def with_trainer(strategy: Any, evaluation: str | None = "exact") -> Any:
+    """Return a rank's strategy, with a model in its Trainer."""
+    made = strategy(evaluation=evaluation)
+    made._lightning_module = Counting()
+    made._lightning_module.trainer = pl.Trainer(strategy=made, **QUIET)
+    return made
+
+
+def test_borrowed_results_are_gone_once_the_rank_has_a_batch_of_its_own(join: Any) -> None:
     join()
-    strategy: Any = RayStrategy(evaluation="exact")
-    trainer = pl.Trainer(strategy=strategy, **QUIET)
-    module = Counting()
-    strategy._lightning_module = module
-    module.trainer = trainer
-    return strategy
-
-
-def test_borrowed_results_are_gone_once_the_rank_has_a_batch_of_its_own(borrower: Any) -> None:
+    borrower = with_trainer(RayStrategy)
     module, loop = borrower.lightning_module, borrower._trainer().validate_loop
     loop._combined_loader = pl.utilities.combined_loader.CombinedLoader(
         [DataLoader(range(n), batch_sampler=shares(n, 2)[1]) for n in (2, 4)],  # type: ignore[arg-type]
@@ -252,14 +244,10 @@ def test_what_is_logged_at_the_end_is_left_out_of_a_rank_that_only_borrowed(
     ],
 )
 def test_which_evaluation_is_exact(join: Any, evaluation: Any, task: dict[str, Any], doing: str, exact: bool) -> None:
-    backend = task.pop("backend", "ddp")
-    session = join(backend)
-    session.task = replace(session.task, **task)
-    strategy: Any = BACKENDS[backend].load_strategy()(evaluation=evaluation)
-    trainer = pl.Trainer(strategy=strategy, **QUIET)
-    setattr(trainer, doing, True)
-    strategy._lightning_module = Counting()
-    strategy._lightning_module.trainer = trainer
+    backend = task.get("backend", "ddp")
+    join(**task)
+    strategy = with_trainer(BACKENDS[backend].load_strategy(), evaluation)
+    setattr(strategy._trainer(), doing, True)
     assert strategy.exact is exact
 
 
