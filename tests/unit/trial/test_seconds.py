@@ -11,6 +11,7 @@ import cloudpickle
 import pytest
 from ray.tune.schedulers.trial_scheduler import TrialScheduler
 
+import tunelight as tl
 from tests.kit import tasks
 from tests.kit.fakes import FakeGang, MemoryControl
 from tests.kit.heads import Heads
@@ -36,6 +37,10 @@ class Answers(Mailbox):
         return Continue(None)
 
 
+def write(path: str) -> None:
+    Path(path).write_text("weights")
+
+
 def test_rank_0_counts_the_seconds_of_training_and_not_those_of_its_waits(tmp_path: Path) -> None:
     clock, events = Clock(), list[Any]()
     resume = CheckpointInfo("x.ckpt", number=2, seconds=7.0)
@@ -48,25 +53,19 @@ def test_rank_0_counts_the_seconds_of_training_and_not_those_of_its_waits(tmp_pa
     one.begin()
     for _ in range(2):
         clock.now += 2.0
-        one.context.report({"loss": 1.0}, checkpoint=lambda path: Path(path).write_text("weights"))
+        one.context.report({"loss": 1.0}, checkpoint=write)
     assert [event.seconds for event in events] == [9.0, 11.0]
     assert [info.seconds for info in checkpoints.find(tmp_path)] == [9.0, 11.0]
 
 
 def timed(config: dict[str, Any]) -> None:
     """Train for a tenth of a second before each report."""
-    import time
-    from pathlib import Path
-
-    import tunelight as tl
-    from tunelight.session.session import get_session
-
-    context, session = tl.get_context(), get_session()
+    context = tl.get_context()
     tl.get_checkpoint_path()  # its state is the number of its report
-    session.boundary.writer = lambda path: Path(path).write_text("weights")
+    session.get_session().boundary.writer = write
     while context.number < 6:
         time.sleep(0.1)
-        tl.report({"loss": 1.0 / (context.number + 1)}, checkpoint=session.boundary.writer)
+        tl.report({"loss": 1.0 / (context.number + 1)}, checkpoint=write)
 
 
 SPEC = tasks.trial_spec(cloudpickle.dumps(timed), metric="loss", reports_to="sweep")

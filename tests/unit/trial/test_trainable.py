@@ -13,16 +13,18 @@ import pytest
 from ray.exceptions import RayActorError
 from ray.tune.result import RESULT_DUPLICATE, SHOULD_CHECKPOINT
 
+import tunelight as tl
 from tests.kit import tasks
 from tests.kit.fakes import FakeGang
 from tests.kit.heads import Heads
 from tests.kit.waiting import until
 from tunelight.checkpoints import files as checkpoints
-from tunelight.errors import CheckpointError, GangError, SettingsError
+from tunelight.errors import CheckpointError, GangError, SettingsError, TrialStopped
 from tunelight.extras.plain_tune import gang_trainable
 from tunelight.messages import RESULT_KEY, Resize, Stop
 from tunelight.policies import FailurePolicy
 from tunelight.resources import reserve
+from tunelight.session.session import get_session
 from tunelight.trial import trainable
 from tunelight.trial.trainable import GangTrainable, make_trainable
 from tunelight.trial.trial import trial_seed
@@ -32,38 +34,30 @@ RETRY = FailurePolicy(1, retry_exceptions=True)
 
 
 def reporting(config: dict[str, Any]) -> None:
-    import tunelight as tl
-
     for loss in config.get("losses", (1.0, 1 / 2, 1 / 3)):
         tl.report({"loss": loss})
     if "error" in config:
         raise config["error"]
 
 
+def write(path: str) -> None:
+    Path(path).write_text("weights")
+
+
 def saving(config: dict[str, Any]) -> None:
-    from pathlib import Path
-
-    import tunelight as tl
-    from tunelight.session.session import get_session
-
-    context, session = tl.get_context(), get_session()
-    session.boundary.writer = lambda path: Path(path).write_text("weights")
+    context = tl.get_context()
+    get_session().boundary.writer = write
     while context.number < 3:
         tl.report({"loss": 1.0 / (context.number + 1), "resumed": tl.get_checkpoint_path() or ""})
 
 
 def ahead(config: dict[str, Any]) -> None:
     """Write a checkpoint at each of many reports, the best one last; note for what ``reason`` it is stopped."""
-    from pathlib import Path
-
-    import tunelight as tl
-    from tunelight.errors import TrialStopped
-
     context = tl.get_context()
     tl.get_checkpoint_path()  # its state is the number of its report
     try:
         while context.number < config["reports"]:
-            tl.report({"loss": 1.0 / (context.number + 1)}, checkpoint=lambda path: Path(path).write_text("weights"))
+            tl.report({"loss": 1.0 / (context.number + 1)}, checkpoint=write)
     except TrialStopped as stop:
         if "reason" in config:
             Path(config["reason"]).write_text(str(stop))
@@ -72,22 +66,16 @@ def ahead(config: dict[str, Any]) -> None:
 
 def background(config: dict[str, Any]) -> None:
     """Report with checkpoints that are written as a strategy's are; the last one takes its time."""
-    import time
-    from pathlib import Path
-
-    import tunelight as tl
-    from tunelight.session.session import get_session
-
     context, session = tl.get_context(), get_session()
 
     def save(path: str) -> None:
         last = context.number == 3
 
-        def write() -> None:
+        def late() -> None:
             time.sleep(0.2 * last)
-            Path(path).write_text("weights")
+            write(path)
 
-        session.writing.defer(write)
+        session.writing.defer(late)
 
     session.boundary.writer = save
     while context.number < 3:
@@ -112,16 +100,15 @@ def make(heads: Heads) -> Make:
     return build
 
 
-def save(one: GangTrainable, folder: Path) -> Path:
-    target = folder / "checkpoint_000000"
+def save(one: GangTrainable, folder: Path, number: int = 0) -> Path:
+    target = folder / f"checkpoint_{number:06}"
     target.mkdir()
     one.save_checkpoint(str(target))
     return target
 
 
 def test_each_step_is_one_report_from_a_gang_that_the_first_one_starts_and_the_last_is_the_end(make: Make) -> None:
-    before = FakeGang.formed
-    one = make(reporting)
+    before, one = FakeGang.formed, make(reporting)
     assert FakeGang.formed == before
     results = [one.step() for _ in range(4)]
     assert FakeGang.formed == before + 1
@@ -144,10 +131,8 @@ def test_the_first_report_of_each_trial_tells_on_whom_it_trains_and_whether_that
     heads.reset(one, {"lr": 0.2})
     told.append(one.step()[RESULT_KEY]["gang"])
     assert told[1] is None
-    assert [(gang["nodes"], gang["warm"]) for gang in (told[0], told[2])] == [
-        (("host#node-1",), False),
-        (("host#node-1",), True),
-    ]
+    assert [gang["nodes"] for gang in (told[0], told[2])] == [("host#node-1",)] * 2
+    assert [gang["warm"] for gang in (told[0], told[2])] == [False, True]
     assert began <= told[0]["began"] <= told[0]["ready"] <= told[2]["began"] == told[2]["ready"]
     heads.reset(one, {})
     one._gang.unfit = "rank 0 left a thread"
@@ -174,12 +159,8 @@ def test_a_gang_that_can_never_be_had_ends_the_trial_alone(
 def test_a_failed_trial_is_tried_again_as_often_as_the_policy_says_and_ends_as_a_result_without_metrics(
     make: Make,
 ) -> None:
-    one = make(
-        reporting,
-        {"losses": [1.0], "error": ValueError("no more")},
-        reports_to="sweep",
-        failures=FailurePolicy(2, retry_exceptions=True, backoff_s=0),
-    )
+    failures = FailurePolicy(2, retry_exceptions=True, backoff_s=0)
+    one = make(reporting, {"losses": [1.0], "error": ValueError("no more")}, reports_to="sweep", failures=failures)
     results = [one.step() for _ in range(2)]
     assert [bool(r[RESULT_KEY]["error"]) for r in results] == [False, True]
     assert [text.count("going on from the beginning") for text in results[1][RESULT_KEY]["notes"]] == [1, 1]
@@ -316,11 +297,8 @@ def _listed(results: Any) -> list[dict[str, Any]]:
 
 def leaving(config: dict[str, Any]) -> None:
     """Report 20 times; between reports 3 and 4, wait until the ranks are told to leave."""
-    import tunelight as tl
-    from tunelight.session.session import get_session
-
     context, session = tl.get_context(), get_session()
-    session.boundary.writer = lambda path: Path(path).write_text("weights")
+    session.boundary.writer = write
     while context.number < 20:
         if context.number == 3:
             Drained.between.append(context.number)
@@ -360,16 +338,12 @@ def test_a_save_while_the_ranks_leave_a_drained_node_does_not_end_the_trial(
 # --- gang_trainable: what it is told is checked where it is called, before a Tuner runs -------------------
 
 
-def train(config: dict[str, Any]) -> None:
-    """Train nothing."""
-
-
 def test_a_trainable_is_named_after_its_train_function_as_tuner_restore_asks_and_reports_one_metric() -> None:
     made: Any
-    for made in (train, functools.partial(train)):
-        assert [gang_trainable(made).__name__ for _ in range(2)] == ["train", "train"]
+    for made in (saving, functools.partial(saving)):
+        assert [gang_trainable(made).__name__ for _ in range(2)] == ["saving", "saving"]
     with pytest.raises(SettingsError, match="one metric"):
-        gang_trainable(train, metric=["loss", "latency"])  # type: ignore[arg-type]
+        gang_trainable(saving, metric=["loss", "latency"])  # type: ignore[arg-type]
 
 
 # --- which checkpoints a trial keeps, when Tune gets them, and which one a start continues from -----------
@@ -391,14 +365,10 @@ def test_a_checkpoint_that_is_finished_after_its_report_comes_with_the_next_resu
 
 def rereading(config: dict[str, Any]) -> None:
     """Fail once; then report whether the checkpoint that training continues from still exists."""
-    from pathlib import Path
-
-    import tunelight as tl
-
     path = tl.get_checkpoint_path()
     while tl.get_context().number < 6:
         there = path is not None and Path(path).exists()
-        tl.report({"loss": 1.0, "there": there}, checkpoint=lambda to: Path(to).write_text("weights"))
+        tl.report({"loss": 1.0, "there": there}, checkpoint=write)
         if path is None:
             raise ValueError("once")
 
@@ -428,22 +398,17 @@ def test_plain_tune_keeps_the_checkpoints_and_the_gang_its_last_two(make: Make, 
     one = make(background, metric="loss", mode="max")  # the first is the best
     for number in range(1, 5):
         Heads.train(one)
-        copy = folder / f"checkpoint_{number:06}"
-        copy.mkdir()
-        one.save_checkpoint(str(copy))
+        save(one, folder, number)
     assert [info.number for info in checkpoints.find(folder)] == [2, 3]
 
 
 def test_a_checkpoint_that_tune_asked_for_is_the_newest_of_an_ended_trial(make: Make, folder: Path) -> None:
     one = make(saving, reports_to="sweep")
-    pointers = [folder / "before", folder / "after"]
-    for pointer in pointers:
-        pointer.mkdir()
     for _ in range(3):
         one.step()
-    one.save_checkpoint(str(pointers[0]))
+    pointers = [save(one, folder)]
     assert one.step()["done"]
-    one.save_checkpoint(str(pointers[1]))
+    pointers.append(save(one, folder, 1))
     assert [info and info.number for info in map(checkpoints.read_pointer, pointers)] == [3, 3]
 
 
@@ -513,8 +478,7 @@ def test_a_trial_that_is_paused_ends_and_gives_back_and_could_go_on(resized: Any
     one.decide(Resize(4))
     gang = grown(one)
     pointer = save(one, folder)
-    found = checkpoints.read_pointer(pointer)
-    assert found is not None
+    found: Any = checkpoints.read_pointer(pointer)
     assert found.number == 1
     assert not gang.running
     assert gang.wanted == 2

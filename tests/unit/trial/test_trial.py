@@ -8,10 +8,10 @@ from typing import Any
 import cloudpickle
 import pytest
 
+import tunelight as tl
 from tests.kit import tasks
 from tests.kit.heads import Heads
 from tests.kit.recording import written_checkpoint as written
-from tests.kit.tasks import trial_spec
 from tunelight.checkpoints import files as checkpoints
 from tunelight.errors import TrialError
 from tunelight.trial.trainable import make_trainable
@@ -22,15 +22,14 @@ def branch(folder: Path) -> Trial:
     """Return trial 00001, which begins with a checkpoint of trial 00000's report 2."""
     written(folder / "trial_00000", 2)
     checkpoints.copy_from_trial(folder / "trial_00000", folder / "trial_00001", None, 2)
-    spec = trial_spec(b"", reports_to="sweep")
+    spec = tasks.trial_spec(b"", reports_to="sweep")
     return Trial(spec, "00001", folder / "trial_00001", {}, root="00000", heard=2)
 
 
 def test_a_branch_begins_with_its_copy_and_fails_where_that_is_torn_before_it_has_another(tmp_path: Path) -> None:
     trial = branch(tmp_path)
     trial.recover()
-    found = trial.resume
-    assert found is not None
+    found: Any = trial.resume
     assert (found.number, found.value, found.seconds, trial.number) == (2, None, 9.0, 2)
     assert Path(found.path).parent.parent == tmp_path / "trial_00001"
     Path(found.path).write_text("torn")
@@ -45,8 +44,6 @@ def test_a_branch_begins_with_its_copy_and_fails_where_that_is_torn_before_it_ha
 
 
 def where(config: dict[str, Any]) -> None:
-    import tunelight as tl
-
     context = tl.get_context()
     tl.report({"loss": 1.0, "repetition": context.repetition, "fold": str(context.fold), "folds": str(context.folds)})
 
