@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import pickle
-import subprocess
 import sys
 import threading
 import tracemalloc
@@ -22,6 +22,7 @@ import ray
 import torch
 from torch import nn
 
+from tests.kit.programs import python
 from tunelight.errors import TrainFunctionError
 from tunelight.gang.parcel import Code, Packed, check_picklable, heavy, pack, unpack
 
@@ -321,9 +322,5 @@ def test_processes_of_training_code_know_the_scripts_functions_and_classes(tmp_p
     for name, text in (("driver.py", SCRIPT), ("worker.py", WORKER)):
         Path(tmp_path, name).write_text(text)
     for command in (["driver.py"], ["worker.py", context]):
-        done = subprocess.run(
-            [sys.executable, str(tmp_path / command[0]), str(tmp_path / "packed"), *command[1:]],
-            capture_output=True, text=True, timeout=100, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        done = python(tmp_path / command[0], tmp_path / "packed", *command[1:], limit_s=100, env=os.environ)
     assert done.stdout == "(4, 9)\n"

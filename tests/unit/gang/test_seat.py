@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.kit import tasks
+from tests.kit.programs import held
 from tests.kit.waiting import until
 from tunelight.gang import seat
 from tunelight.gang.placement import Location
@@ -34,21 +35,14 @@ _EXIT = {"x86_64": 60, "aarch64": 93}
 @pytest.fixture
 def start() -> Iterator[Any]:
     """Return a function that starts a program with an argument, and waits until it runs."""
-    started: list[subprocess.Popen[bytes]] = []
+    with contextlib.ExitStack() as started:
 
-    def start(code: str, argument: str) -> subprocess.Popen[bytes]:
-        one = subprocess.Popen([sys.executable, "-c", code, argument], stdout=subprocess.PIPE)
-        started.append(one)
-        assert one.stdout is not None
-        assert one.stdout.readline()
-        return one
+        def start(code: str, argument: str) -> Any:
+            one: Any = started.enter_context(held(sys.executable, "-c", code, argument))
+            assert one.stdout.readline()
+            return one
 
-    yield start
-    for one in started:
-        one.kill()
-        one.wait()
-        assert one.stdout is not None
-        one.stdout.close()
+        yield start
 
 
 def test_a_worker_that_does_not_end_is_killed_and_another_process_of_the_same_number_left_alone(start: Any) -> None:
