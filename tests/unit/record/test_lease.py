@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -10,12 +9,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.kit.programs import held
 from tests.kit.recording import overtaken, read_lines
 from tests.kit.waiting import until
 from tunelight.errors import StorageError
@@ -31,19 +30,6 @@ with leased(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
 """
-
-
-@contextlib.contextmanager
-def held_by_a_process(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Let another process own a sweep, until it is killed or this context ends."""
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdin=pipe, stdout=pipe, text=True) as holder:
-        try:
-            assert holder.stdout is not None
-            assert holder.stdout.readline() == "held\n"
-            yield holder
-        finally:
-            holder.kill()
 
 
 def silent(folder: Path, generation: int, seconds: float) -> None:
@@ -64,7 +50,9 @@ def elsewhere(folder: Path, generation: int = 1, **fields: Any) -> Owner:
 def test_a_second_driver_is_refused_until_the_first_is_killed_also_while_nobody_has_asked_how_that_ended(
     tmp_path, monkeypatch
 ):
-    with held_by_a_process(tmp_path) as holder:
+    holder: Any
+    with held(sys.executable, "-c", HOLD, tmp_path, stdin=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == "held\n"
         with pytest.raises(StorageError, match=rf"process {holder.pid} on {socket.gethostname()}"), leased(tmp_path):
             pass
         with monkeypatch.context() as patch:

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from tests.kit.recording import Clock, Sweep, lines
-from tunelight import record
 from tunelight import record as storage
 from tunelight.errors import StorageError
 from tunelight.extras.attach import send
@@ -93,9 +92,8 @@ def test_an_unknown_kind_of_a_later_version_changes_nothing_and_a_line_that_does
 
 
 def test_repair_keeps_whole_lines_and_the_damaged_file(sweep):
-    for trial in (sweep.add(), sweep.add()):
-        sweep.start(trial)
-        sweep.report(trial, 1, 1.0)
+    for _ in range(2):
+        sweep.run(1.0)
     sweep.callback.close()
     path = sweep.folder / "record.jsonl"
     damaged = path.read_bytes().replace(b'"index":1', b'"index":8')  # all lines of trial 1 hang on this one
@@ -165,7 +163,7 @@ def test_a_schedulers_rungs_and_the_end_of_its_budget_are_in_the_record(
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES)
-def test_a_row_does_not_contradict_itself(outcome: record.Outcome) -> None:
+def test_a_row_does_not_contradict_itself(outcome: storage.Outcome) -> None:
     assert outcome.terminal or not (outcome.failed or outcome.raised)
     assert outcome.failed or not outcome.blames_config
     assert outcome.colour.startswith("#")

@@ -6,6 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -140,11 +141,7 @@ def test_a_driver_that_slept_overwrites_nothing_of_its_successor(storage, machin
 def test_a_store_that_takes_nothing_is_told_at_the_beginning(storage, monkeypatch):
     folder = create_sweep_folder(storage(), "s")
     begun(folder).close()
-
-    def full(self: Store, path: Path, data: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Store, "write", full)
+    monkeypatch.setattr(Store, "write", mock.Mock(side_effect=OSError(28, "No space left on device")))
     with (
         leased(folder) as lease,
         pytest.raises(StorageError, match=r"No space left on device.*another storage="),
@@ -161,7 +158,7 @@ def test_a_store_that_fails_meanwhile_is_told_once_and_brought_up_to_date(storag
         mirror = StoreMirror(there(folder), folder, lease)
         assert mirror.upload()
         with monkeypatch.context() as broken:
-            broken.setattr(Store, "_name", lambda self, path: (_ for _ in ()).throw(ConnectionError("gone")))
+            broken.setattr(Store, "_name", mock.Mock(side_effect=ConnectionError("gone")))
             report(record, 3)
             assert not mirror.upload()
             assert not mirror.upload()
