@@ -55,10 +55,6 @@ class Controller:
         return [trial for trial in self.trials if not trial.is_finished()]
 
 
-def as_tunes(controller: Any) -> Any:
-    return controller
-
-
 class Population:
     """Trials of one GangPBT that report what a test says."""
 
@@ -67,7 +63,7 @@ class Population:
         self.pbt = GangPBT(**settings)
         self.changes: list[tuple[Any, ...]] = []
         self.pbt.prepare(SweepFacts(on_change=lambda *change: self.changes.append(change)))
-        self.controller = as_tunes(Controller(cpus))
+        self.controller: Any = Controller(cpus)
         self.trials: list[Any] = []
         for index in range(size):
             trial: Any = Trial("made", stub=True, trial_id=f"{index:05d}", config={"lr": 0.01 * (index + 1)})
@@ -299,9 +295,10 @@ def test_by_default_the_real_numbers_that_training_can_follow_are_mutated_and_th
     with pytest.raises(SettingsError, match="Did you mean"):
         GangPBT("loss", "min", hyperparam_mutations={"lrr": [1, 2]}).prepare(SweepFacts({"lr": tune.uniform(0, 1)}))
     trial: Any = Trial("made", stub=True, config={})
+    nobody: Any = None
     for pbt, says in ((GangPBT(), "metric"), (GangPBT("loss", "min"), "what to mutate")):
         with pytest.raises(SettingsError, match=says):
-            pbt.on_trial_add(as_tunes(None), trial)
+            pbt.on_trial_add(nobody, trial)
 
 
 def test_an_object_that_the_space_lacks_is_no_mutation() -> None:

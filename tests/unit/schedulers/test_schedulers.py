@@ -14,12 +14,7 @@ from typing import Any
 import pytest
 from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import (
-    AsyncHyperBandScheduler,
-    FIFOScheduler,
-    HyperBandScheduler,
-    MedianStoppingRule,
-)
+from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, HyperBandScheduler, MedianStoppingRule
 
 from tests.curves import FREE, Given, falling
 from tests.unit.schedulers.test_asha import STOP, TUNE, add, make_asha, report

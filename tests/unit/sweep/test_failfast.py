@@ -36,10 +36,7 @@ class Watched(Sweep):
         self.others = [FailFast(limit, metrics, total, self.callback, self.control)]
 
     def begin(self, count: int) -> list[Any]:
-        trials = [self.add(x=number) for number in range(count)]
-        for trial in trials:
-            self.start(trial)
-        return trials
+        return [self.run(x=number) for number in range(count)]
 
     def raises(self, trial: Any, error: WorkerError | None = None) -> None:
         self.fail(trial, **(error or failure()).asdict())

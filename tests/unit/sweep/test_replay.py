@@ -10,11 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import (
-    AsyncHyperBandScheduler,
-    MedianStoppingRule,
-    TrialScheduler,
-)
+from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule, TrialScheduler
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 

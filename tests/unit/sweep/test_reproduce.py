@@ -20,7 +20,6 @@ from tunelight.trial.trial import trial_seed
 
 
 def recorded(folder: Path, *losses: float, **told: Any) -> SweepResults:
-    folder.mkdir(parents=True)
     written = Writer(folder, seed=7, **told)
     written.trial(*losses)
     return written.load()
@@ -54,7 +53,6 @@ def test_what_cannot_be_reproduced_is_told(tmp_path):
         reproduce(recorded(tmp_path / "2"), 0)
     with pytest.raises(SpaceError, match="lr: the record has the choice 'a' as text"):
         reproduce(recorded(tmp_path / "3", 0.5, space_objects={"lr": [["a", None]]}), "best")
-    (tmp_path / "4").mkdir()
     written = Writer(tmp_path / "4")
     trial = written.trial(0.5, 0.4, state="RUNNING")
     taken = {"training_iteration": 1, "parent": "00009", "parent_iteration": 1, "config": {"lr": 0.3}}
@@ -84,7 +82,6 @@ def test_what_else_has_changed_is_noted_and_that_a_run_failed(tmp_path):
         "the repository had changes that were in no commit when it ran",
         "its gang was elastic: reports that a smaller one made are the same to rounding only",
     ]
-    (tmp_path / "3").mkdir()
     written = Writer(tmp_path / "3", **told)
     written.trial(0.1, state="ERROR", error=ERROR)
     assert "It ended as ERROR: rank 1 on a: ValueError" in compare(one, one.trials[0], written.load()).notes[0]
