@@ -248,8 +248,7 @@ def test_code_is_pickled_when_it_is_sent_and_named_with_its_size_where_it_takes_
     assert unpack(pickle.loads(pickle.dumps(code)))({}) == [1]
     monkeypatch.setattr("tunelight.gang.parcel._HEAVY_BYTES", MB)
     holder = Holder(small=np.zeros(MB // 8), data=np.zeros(3 * MB // 8))
-    said = heavy(_closing_over(holder), "train")
-    assert said is not None
+    said: Any = heavy(_closing_over(holder), "train")
     assert said.startswith("train takes 4 MB to the workers")
     assert "tl.cached" in said
     assert heavy(_closing_over(3), "train") is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -145,8 +146,7 @@ class Validating(TwoLayers):
     def on_validation_end(self) -> None:
         self.report()
 
-    def on_train_end(self) -> None:
-        self.report()
+    on_train_end = on_validation_end
 
 
 Ended = Callable[..., tuple[list[str], list[str], pl.Trainer]]
@@ -242,10 +242,7 @@ def test_an_error_is_an_exception_as_without_a_gang(ended: Ended) -> None:
 def test_an_error_of_a_hook_behind_an_error_does_not_hide_it(
     ended: Ended, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fails: str
 ) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise OSError("later")
-
-    monkeypatch.setattr(Heard, fails, fail)
+    monkeypatch.setattr(Heard, fails, mock.Mock(side_effect=OSError("later")))
     _, words, _ = ended()
     assert words == ["failed"]
     assert "while cleaning up after a trial: OSError: later" in capsys.readouterr().out

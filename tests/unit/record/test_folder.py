@@ -9,6 +9,7 @@ import re
 import subprocess
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -62,7 +63,7 @@ def test_a_sweep_s_file_reads_back_numbers_as_numbers_or_is_empty_or_an_error(tm
 def test_atomic_write_leaves_the_old_file_and_no_draft_when_it_fails(tmp_path, monkeypatch):
     path = tmp_path / "x.yaml"
     path.write_text("old")
-    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+    monkeypatch.setattr(os, "fsync", mock.Mock(side_effect=OSError(errno.ENOSPC, "full")))
     with pytest.raises(StorageError, match=r"Could not write .*full"):
         storage.write_text(path, "new")
     assert path.read_text() == "old"
@@ -170,11 +171,8 @@ def test_a_sweep_that_runs_is_left_alone(folder):
 def test_what_cannot_be_deleted_leaves_a_sweep_that_can_be_deleted_again(folder, monkeypatch):
     """Root may delete anything, so the system's refusal is played."""
     refused = folder / "trial_00000"
-
-    def rmtree(path: Path) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr("tunelight.stores.store.shutil.rmtree", rmtree)
+    error = PermissionError(13, "Permission denied", str(refused))
+    monkeypatch.setattr("tunelight.stores.store.shutil.rmtree", mock.Mock(side_effect=error))
     with pytest.raises(StorageError, match=rf"could not be deleted: {refused}: Permission denied"):
         delete_sweep(folder)
     monkeypatch.undo()

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -87,15 +88,9 @@ def test_a_lease_ends_also_with_an_error_and_with_a_process_whose_id_another_one
 def test_a_driver_elsewhere_is_waited_for_until_it_is_seen_to_live_or_has_been_silent(tmp_path, monkeypatch):
     monkeypatch.setattr("tunelight.record.lease._POLL_S", 0.01)
     elsewhere(tmp_path)
-    looks = []
-
-    def touched(owners: Owners, generation: int) -> float:
-        looks.append(generation)
-        return 1000.0 + (len(looks) > 3)
-
     with monkeypatch.context() as patch:
         patch.setattr(Owners, "now", lambda self: 1001.0)
-        patch.setattr(Owners, "touched", touched)
+        patch.setattr(Owners, "touched", mock.Mock(side_effect=[1000.0] * 3 + [1001.0] * 99))
         with pytest.raises(StorageError, match=r"process 7 on elsewhere, since today. It gives signs of life"):
             claim(Owners(tmp_path))
     silent(tmp_path, 1, STALE_S - 0.3)
@@ -192,9 +187,7 @@ def test_a_sweep_that_was_deleted_and_begun_anew_is_not_the_old_drivers(tmp_path
 
 
 def test_a_process_that_could_not_give_its_sweep_up_can_take_it_again(tmp_path, monkeypatch):
-    def full(self: Owners, *_: object) -> None:
-        raise OSError(28, "No space left on device")
-
+    full = mock.Mock(side_effect=OSError(28, "No space left on device"))
     (tmp_path / "record.jsonl").write_bytes(b"old\n")
     for broken in ("touch", "copy_record"):
         elsewhere(tmp_path, Owners(tmp_path).newest() + 1)

@@ -270,21 +270,13 @@ def test_a_trial_is_starting_until_its_head_announces_that_its_workers_have_met(
 PLACE = "place 7 of 12 at rung 4; the best 3 go on"
 
 
-class Told(GangScheduler):
-    """A scheduler that gives the reasons that a test says."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reasons: dict[str, str] = {}
-
-    def reason(self, trial_id: str) -> str | None:
-        return self.reasons.get(trial_id)
-
-
 @pytest.fixture
 def judged(tmp_path: Path) -> Iterator[Any]:
-    made: Any = Sweep(tmp_path, scheduler=(told := Told()))
-    made.reasons = told.reasons
+    """Return a sweep whose scheduler gives the reasons that a test says."""
+    scheduler: Any = GangScheduler()
+    made: Any = Sweep(tmp_path, scheduler=scheduler)
+    made.reasons = dict[str, str]()
+    scheduler.reason = made.reasons.get
     yield made
     made.callback.close()
 

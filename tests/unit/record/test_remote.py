@@ -35,6 +35,12 @@ from tunelight.record.remote import StoreMirror, pull
 from tunelight.stores import Store
 
 
+@pytest.fixture
+def folder(storage: Any) -> Path:
+    """Return the folder of a new sweep in the storage."""
+    return create_sweep_folder(storage(), "s")
+
+
 def upload(folder: Path) -> bool:
     """Upload what a driver would that holds the sweep."""
 
@@ -72,8 +78,7 @@ def test_a_sweep_is_claimed_in_the_store_and_of_a_deleted_one_nothing_is_left(st
     assert read_record(create_sweep_folder(storage(), "s")).trials == {}
 
 
-def test_a_mirrored_sweep_is_read_followed_and_listed_elsewhere(storage, machine):
-    folder = create_sweep_folder(storage(), "s")
+def test_a_mirrored_sweep_is_read_followed_and_listed_elsewhere(storage, folder, machine):
     write_sweep_file(folder, {"metric": "loss", "mode": "min"})
     record = begun(folder)
     with leased(folder) as lease, mirrored(folder, lease):
@@ -94,9 +99,8 @@ def test_a_mirrored_sweep_is_read_followed_and_listed_elsewhere(storage, machine
 
 
 def test_what_a_killed_driver_had_not_brought_is_kept_where_it_ran_also_once_its_machine_was_started_anew(
-    storage, machine, monkeypatch
+    storage, folder, machine, monkeypatch
 ):
-    folder = create_sweep_folder(storage(), "s")
     record = begun(folder)
     claim(Owners(folder))
     assert upload(folder)
@@ -116,16 +120,14 @@ def test_what_a_killed_driver_had_not_brought_is_kept_where_it_ran_also_once_its
         assert len(read_record(folder).trials["0"].history) == 3
 
 
-def test_a_running_drivers_own_record_is_not_touched(storage, machine):
-    folder = create_sweep_folder(storage(), "s")
+def test_a_running_drivers_own_record_is_not_touched(folder, machine):
     with contextlib.closing(begun(folder)) as record, leased(folder):
         os.utime(record.path, (0, 0))
         there(folder).write(folder / "record.jsonl", b"")
         assert len(read_record(folder).trials["0"].history) == 2
 
 
-def test_a_driver_that_slept_overwrites_nothing_of_its_successor(storage, machine, monkeypatch):
-    folder = create_sweep_folder(storage(), "s")
+def test_a_driver_that_slept_overwrites_nothing_of_its_successor(storage, folder, machine, monkeypatch):
     with contextlib.closing(begun(folder)) as record, overtaken(folder) as lease, mirrored(folder, lease):
         machine("second")
         monkeypatch.setattr("tunelight.record.lease.STALE_S", 0.0)  # the first one has slept for longer
@@ -138,8 +140,7 @@ def test_a_driver_that_slept_overwrites_nothing_of_its_successor(storage, machin
         machine("first")
 
 
-def test_a_store_that_takes_nothing_is_told_at_the_beginning(storage, monkeypatch):
-    folder = create_sweep_folder(storage(), "s")
+def test_a_store_that_takes_nothing_is_told_at_the_beginning(folder, monkeypatch):
     begun(folder).close()
     monkeypatch.setattr(Store, "write", mock.Mock(side_effect=OSError(28, "No space left on device")))
     with (
@@ -150,8 +151,9 @@ def test_a_store_that_takes_nothing_is_told_at_the_beginning(storage, monkeypatc
         pytest.fail("it began")
 
 
-def test_a_store_that_fails_meanwhile_is_told_once_and_brought_up_to_date(storage, machine, monkeypatch, caplog):
-    folder = create_sweep_folder(storage(), "s")
+def test_a_store_that_fails_meanwhile_is_told_once_and_brought_up_to_date(
+    storage, folder, machine, monkeypatch, caplog
+):
     record = begun(folder)
     monkeypatch.setattr(remote_module, "EVERY_S", 0.01)
     with leased(folder) as lease:
@@ -169,8 +171,7 @@ def test_a_store_that_fails_meanwhile_is_told_once_and_brought_up_to_date(storag
     assert len(read_record(storage() / "s").trials["0"].history) == 3
 
 
-def test_a_report_is_in_the_store_before_the_other_files_are_due(storage, monkeypatch):
-    folder = create_sweep_folder(storage(), "s")
+def test_a_report_is_in_the_store_before_the_other_files_are_due(folder, monkeypatch):
     record, other = begun(folder), folder / "experiment_state.json"
     (folder / "sweep.yaml").write_text("before the record, which tells of changes to it")
     monkeypatch.setattr(remote_module, "EVERY_S", 3600.0)
@@ -191,8 +192,7 @@ def test_a_sweeps_folder_by_its_url(machine):
         sweep_folder("s3://bucket/sweeps", "s*")  # deleting it would delete others
 
 
-def test_a_driver_that_lost_the_race_leaves_the_winners_lease_alone(storage, monkeypatch):
-    folder = create_sweep_folder(storage(), "s")
+def test_a_driver_that_lost_the_race_leaves_the_winners_lease_alone(folder, monkeypatch):
     create, winner = Owners.create, list[Lease]()
 
     def slow(owners: Owners, owner: Owner) -> bool:
@@ -211,8 +211,7 @@ def test_a_driver_that_lost_the_race_leaves_the_winners_lease_alone(storage, mon
 # --- commands ---------------------------------------------------------------------------------------------
 
 
-def test_a_sweep_in_a_store_is_told_on_its_driver_s_machine(storage, machine):
-    folder = create_sweep_folder(storage(), "s")
+def test_a_sweep_in_a_store_is_told_on_its_driver_s_machine(storage, folder, machine):
     record = begun(folder)
     claim(Owners(folder))
     assert upload(folder)

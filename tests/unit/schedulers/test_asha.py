@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -123,14 +124,10 @@ def test_bad_settings_are_refused_with_the_value(settings, message):
         make_asha(**settings)
 
 
-def _dead() -> Any:
-    def fail(decision: Any) -> None:
-        raise RuntimeError("the actor died")
-
-    return SimpleNamespace(decide=SimpleNamespace(remote=fail))
+DEAD = mock.Mock(**{"decide.remote.side_effect": RuntimeError("the actor died")})
 
 
-@pytest.mark.parametrize("handle", [None, object(), _dead()])
+@pytest.mark.parametrize("handle", [None, object(), DEAD])
 def test_an_actor_that_is_missing_or_dead_never_raises_and_a_report_without_the_time_decides_nothing(handle):
     asha = make_asha()
     trial = add(asha, "a", handle)

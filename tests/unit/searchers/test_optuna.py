@@ -101,13 +101,11 @@ def test_a_study_rebuilt_from_the_record_suggests_what_the_live_one_would(tmp_pa
 
 @pytest.mark.parametrize("values", [[(1, 2), (3,)], [dict, list], [1, True, 1.0], ["1", 1, [1]], [3, 3, 4]])
 def test_choices_that_optuna_cannot_keep_stand_there_as_texts(values):
-    parameter = kind_of(domain := tl.choice(values)).parameter("key", domain)
-    assert parameter is not None
-    assert all(isinstance(one, str) for one in parameter.distribution.choices)  # type: ignore[attr-defined]
-    assert len(parameter.distribution.choices) == len(values)  # type: ignore[attr-defined]
+    parameter: Any = kind_of(domain := tl.choice(values)).parameter("key", domain)
+    assert all(isinstance(one, str) for one in parameter.distribution.choices)
+    assert len(parameter.distribution.choices) == len(values)
     for value in values:
         text = parameter.stored(value)
-        assert parameter.choices is not None
         assert type(parameter.choices[text]) is type(value)
         assert parameter.choices[text] == value
 

@@ -110,8 +110,7 @@ def searched(folder: Path, searcher: Searcher, count: int, space: SearchSpace = 
     """Record a sweep of what ``searcher`` suggests; every trial but the last has ended."""
     sweep = Sweep(folder)
     for number in range(count):
-        suggested = searcher.suggest(f"{number:05d}")
-        assert suggested is not None
+        suggested: Any = searcher.suggest(f"{number:05d}")
         trial = sweep.run(suggested["lr"], **suggested)
         if number < count - 1:
             searcher.on_trial_complete(trial.trial_id, trial.last_result)

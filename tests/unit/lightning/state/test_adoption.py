@@ -194,8 +194,7 @@ def test_a_rate_that_two_keys_may_mean_is_not_changed_in_place() -> None:
     parent, child = fitted(Two(1e-3, 1e-3)), fitted(Two(1e-3, 1e-3))
     alike = {"model": {"gen": {"lr": 1e-3}, "disc": {"lr": 1e-3}}}
     new = {"model": {"gen": {"lr": 2e-3}, "disc": {"lr": 1e-3}}}
-    refused = TrainerExchange(child).take(TrainerExchange(parent).give(), alike, new)
-    assert refused is not None
+    refused: Any = TrainerExchange(child).take(TrainerExchange(parent).give(), alike, new)
     assert "model.gen.lr and model.disc.lr end in one word" in refused
     assert rates_of(child) == [(1e-3, 1e-3), (1e-3, 1e-3)]
     assert put_values(child, alike, new) == refused.partition(";")[0]
