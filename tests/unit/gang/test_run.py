@@ -232,7 +232,8 @@ def test_a_checkpoint_that_the_storage_refused_is_asked_for_again_after_a_while(
     )  # fmt: skip
     run, clock, said = play(gang)
     gang.arrived = 1
-    asked, seen = [], []
+    asked = []
+    seen = []
     for wait_s in (COOLDOWN_S, 1.0, COOLDOWN_S, 2 * COOLDOWN_S, 0.0):
         clock.sleep(wait_s)
         run.resize_if_due()

@@ -353,7 +353,8 @@ def pbt() -> GangPBT:
 
 
 def test_a_replayed_population_decides_as_the_live_one_would_have(tmp_path: Path) -> None:
-    sweep, live, nobody = Sweep(tmp_path), pbt(), SimpleNamespace(get_live_trials=list)
+    sweep, live = Sweep(tmp_path), pbt()
+    nobody: Any = SimpleNamespace(get_live_trials=list)
     live.prepare(SweepFacts(on_change=sweep.callback.change))
     trials: dict[str, Any] = {}
     for index in range(4):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
 import numpy as np
@@ -63,7 +63,7 @@ class Population:
         self.pbt = GangPBT(**settings)
         self.changes: list[tuple[Any, ...]] = []
         self.pbt.prepare(SweepFacts(on_change=lambda *change: self.changes.append(change)))
-        self.controller: Any = Controller(cpus)
+        self.controller = cast(Any, Controller(cpus))
         self.trials: list[Any] = []
         for index in range(size):
             trial: Any = Trial("made", stub=True, trial_id=f"{index:05d}", config={"lr": 0.01 * (index + 1)})
