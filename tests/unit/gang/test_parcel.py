@@ -53,9 +53,6 @@ def tied(device: str = "cpu") -> Any:
     return model
 
 
-# --- no copies --------------------------------------------------------------------------------------------
-
-
 def peak_of(call: Callable[[], Packed]) -> tuple[Packed, int]:
     """Return what a call packed, and the most memory that it had."""
     tracemalloc.start()
@@ -99,9 +96,6 @@ def test_what_is_packed_is_pickled_out_of_band_itself_unless_it_is_small():
     packed = pack([torch.arange(FEW), np.arange(FEW)])
     assert (packed.storages, packed.buffers) == ([], [])
     assert [part.sum() for part in unpack(packed)] == [4950, 4950]
-
-
-# --- the same again ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("length", [FEW, MANY])
@@ -163,9 +157,6 @@ def test_what_is_more_than_a_tensor_travels_as_it_is():
     assert (weight.is_meta, weight.shape) == (True, (MANY, MANY))
 
 
-# --- references -------------------------------------------------------------------------------------------
-
-
 def test_a_reference_is_the_receivers_own_object_and_neither_an_equal_one_nor_none_is_one():
     here, there = Holder(lock=LOCK), Holder()
     again = unpack(pack({"a": here, "b": [here]}, {"trainer": here}), {"trainer": there})
@@ -196,9 +187,6 @@ def test_what_is_missing_where_it_is_unpacked_is_named():
         unpack(packed, {"model": here})
     with pytest.raises(ModuleNotFoundError, match="only_there"):
         unpack(Packed(b"conly_there\nThing\n.", [], []))
-
-
-# --- training code ---------------------------------------------------------------------------------------------
 
 
 def _uses(source: str, **names: Any) -> Any:

@@ -185,9 +185,6 @@ def test_what_a_hook_used_of_cuda_is_kept(variable: str, monkeypatch: pytest.Mon
         fixed_gpus(("GPU-5e",), 4, variable)
 
 
-# --- a worker's own part
-
-
 CUDA = SimpleNamespace(__version__="2.13.0+cu130", cuda="13.0", hip=None)
 ROCM = SimpleNamespace(__version__="2.13.0+rocm7", cuda=None, hip="7.0")
 CPUS = SimpleNamespace(__version__="2.13.0+cpu", cuda=None, hip=None)

@@ -122,9 +122,6 @@ def trial(tmp_path: Path, alone: None) -> Trial:
     return Trial(tmp_path / "trial")
 
 
-# -- what an epoch gathers
-
-
 @pytest.mark.parametrize("on", ["validation_end", "train_epoch_end"])
 def test_metrics_of_the_module_s_on_train_epoch_end_are_those_of_the_same_epoch(trial: Trial, on: str) -> None:
     seen: list[float] = []
@@ -162,9 +159,6 @@ def test_a_trial_that_is_stopped_has_ended_its_epoch(trial: Trial) -> None:
     assert net.losses == []
     saved = torch.load(run.checkpoints[1].path, weights_only=False)
     assert (saved["epoch"], saved["global_step"]) == (0, 4)  # as one of ModelCheckpoint at the epoch's end
-
-
-# -- which fit goes on
 
 
 def fits(nets: list[Net], stages: tuple[int, ...] = (0, 1), **given: Any) -> None:
@@ -332,9 +326,6 @@ def test_what_is_frozen_is_so_after_a_restart(trial: Trial) -> None:
     assert again.values("val_loss") == whole.values("val_loss")[3:]
 
 
-# -- what a report is not
-
-
 class WithTest(Net):
     def test_step(self, batch: Any, index: int) -> None:
         self.log("test_loss", 0.5, sync_dist=True)
@@ -343,9 +334,6 @@ class WithTest(Net):
 def test_a_hook_of_tests_reports_tests(trial: Trial) -> None:
     run = trial(lambda: trainer(report=tl.TuneReportCallback(on="test_end")).test(WithTest(), loader(), verbose=False))
     assert run.values("test_loss") == [0.5]
-
-
-# -- other writers of checkpoints
 
 
 def test_a_checkpoint_is_whole_where_lightning_s_plugin_would_write_it_later(trial: Trial) -> None:
@@ -398,9 +386,6 @@ def test_random_numbers_and_metrics_of_a_fit_are_there_after_a_restart_from_behi
     assert (whole.numbers, again.numbers) == ([1, 2], []), "only fits report"
     assert metrics[0] == metrics[1] != {}
     assert drawn[0] == drawn[1]
-
-
-# --- what a trial's fits keep
 
 
 @pytest.mark.filterwarnings("ignore:It is recommended to use")  # the tests' process group is none of this Trainer's

@@ -23,8 +23,6 @@ from tunelight.record.folder import git_state
 from tunelight.results import SweepResults
 from tunelight.stores import store_of
 
-# The folder
-
 
 def test_unnamed_sweeps_get_readable_names_and_existing_ones_are_not_overwritten(tmp_path):
     names = [create_sweep_folder(tmp_path, default="<train>").name for _ in range(3)]
@@ -43,9 +41,6 @@ def test_unnamed_sweeps_get_readable_names_and_existing_ones_are_not_overwritten
     for name in ("", ".", "..", "a/b", "/abs", "a\\b"):
         with pytest.raises(SettingsError, match="one folder name"):
             create_sweep_folder(tmp_path, name)
-
-
-# sweep.yaml
 
 
 def test_a_sweep_s_file_reads_back_numbers_as_numbers_or_is_empty_or_an_error(tmp_path):

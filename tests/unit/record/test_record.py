@@ -36,8 +36,6 @@ from tunelight.schedulers import ASHA
 from tunelight.schedulers.base import GangScheduler
 from tunelight.settings.values import Repeats
 
-# The record as a file
-
 
 def test_line_is_json_that_ends_with_the_checksum_of_the_rest(tmp_path):
     record = Record.open(tmp_path, Clock())

@@ -26,8 +26,6 @@ from tunelight.results import SweepResults
 from tunelight.schedulers import GangPBT
 from tunelight.schedulers.base import GangScheduler, SweepFacts
 
-# What Tune's callbacks become
-
 
 def test_reader_replays_what_the_writer_holds(sweep):
     first, second = sweep.add(lr=np.float32(0.5), n=np.int64(3)), sweep.add(path=Path("x"))
@@ -150,16 +148,10 @@ def test_diverged_and_oom_are_states_of_their_own_and_the_last_report_is_kept(sw
     assert getattr(found.best_failed, "value", None) == 0.5
 
 
-# The live view
-
-
 @pytest.mark.parametrize(("value", "found"), [(None, None), ("text", None), (True, None), (math.nan, None), (2, 2.0)])
 def test_a_metric_is_a_number_by_its_path(value, found):
     assert storage.metric_value({"val": {"loss": value}}, "val/loss") == found
     assert storage.metric_value({"loss": value}, "loss") == found
-
-
-# When the disk does not take it
 
 
 def test_failing_writes_are_said_once_and_go_on_later_where_they_broke_off(sweep, monkeypatch, caplog):
@@ -236,9 +228,6 @@ def test_seconds_of_a_pause_and_those_between_two_drivers_are_nobodys_and_what_w
     assert again.state.trials["00000"].seconds == 5
     again.close()
     assert [one.state for one in again.state.trials.values()] == ["INTERRUPTED"] * 2
-
-
-# When a trial begins to train
 
 
 def test_a_trial_is_starting_until_its_head_announces_that_its_workers_have_met(tmp_path):

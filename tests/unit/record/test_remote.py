@@ -51,9 +51,6 @@ def upload(folder: Path) -> bool:
     return StoreMirror(there(folder), folder, Held(Owners(folder), Owner(1))).upload()
 
 
-# --- a sweep's files --------------------------------------------------------------------------------------
-
-
 def begun(folder: Path, reports: int = 2) -> Record:
     record = Record.open(folder)
     record.append("sweep", sweep={"metric": "loss", "mode": "min", "name": folder.name})
@@ -208,9 +205,6 @@ def test_a_driver_that_lost_the_race_leaves_the_winners_lease_alone(folder, monk
     assert not remote_module.is_driven_here(folder)
 
 
-# --- commands ---------------------------------------------------------------------------------------------
-
-
 def test_a_sweep_in_a_store_is_told_on_its_driver_s_machine(storage, folder, machine):
     record = begun(folder)
     claim(Owners(folder))
@@ -221,9 +215,6 @@ def test_a_sweep_in_a_store_is_told_on_its_driver_s_machine(storage, folder, mac
         ask(RecordFollower(other), "stop", "0")
     assert not (other / COMMANDS_FILE).exists()
     record.close()
-
-
-# --- what is created once ---------------------------------------------------------------------------------
 
 
 def test_an_object_whose_creation_was_sent_twice_is_ones_own(storage):

@@ -137,9 +137,6 @@ def test_an_actor_that_is_missing_or_dead_never_raises_and_a_report_without_the_
     assert report(asha, make_trial("never added"), 1, math.nan) == CONTINUE
 
 
-# --- why a trial was stopped or paused, in words ---------------------------------------------------------
-
-
 def test_asha_says_a_stopped_trial_s_place_at_its_rung_and_how_many_go_on():
     asha = make_asha(grace_period=4, reduction_factor=4)
     for number in range(11):

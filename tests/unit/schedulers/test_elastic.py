@@ -203,9 +203,6 @@ def test_where_nobody_says_how_long_trials_are_none_is_stopped_for_its_length():
     assert max(trial.reports for trial in sweep.trials) == 90
 
 
-# --- why a trial was stopped or paused, in words ---------------------------------------------------------
-
-
 def test_elastic_asha_says_why_a_trial_pauses_and_forgets_it_when_the_trial_goes_on_or_ends():
     elastic = make()
     trials = [rung_trial(elastic, f"{number:02d}") for number in range(10)]

@@ -48,9 +48,6 @@ def counts(study: optuna.Study) -> dict[str, int]:
     return {name: states.count(name) for name in sorted(set(states))}
 
 
-# --- what is suggested ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", [*KINDS, optuna.samplers.RandomSampler(seed=1), optuna.samplers.TPESampler()])
 def test_every_sampler_suggests_from_the_space_and_the_same_for_a_seed(kind):
     one, two = (searcher(kind, **SMALL.get(str(kind), {})) for _ in range(2))
@@ -134,9 +131,6 @@ def test_a_sampler_that_raises_does_not_end_the_sweep(caplog):
     assert counts(one.study) == {"COMPLETE": 1, "FAIL": 3, "RUNNING": 2}
 
 
-# --- constraints ------------------------------------------------------------------------------------------
-
-
 class Half(SearchSpace):
     """Only what lies below the diagonal may be run."""
 
@@ -176,9 +170,6 @@ def test_when_suggestions_keep_breaking_a_constraint_one_is_drawn_at_random(capl
     with caplog.at_level(logging.WARNING, "tunelight"):
         assert one.suggest("00000")["x"] <= 1e-3
     assert "50 suggestions of QMCSampler in a row broke 'x <= 1e-3'" in caplog.text
-
-
-# --- what is told -----------------------------------------------------------------------------------------
 
 
 def test_ends_are_told_as_they_are(tmp_path):

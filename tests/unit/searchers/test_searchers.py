@@ -44,9 +44,6 @@ def train(config: dict[str, Any]) -> None:
     """Never run."""
 
 
-# --- which one --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("given", "more", "kind"),
     [
@@ -326,9 +323,6 @@ def test_a_sweep_may_be_resumed_under_another_searcher_but_not_with_other_metric
     past = SavedSweep(tmp_path, told, Sweep(tmp_path).state)
     assert past._differences({**told, "searcher": "tpe"}) == []
     assert past._differences({**told, "metric": "loss"}) == ["metric was ['loss', 'acc'] and is 'loss'"]
-
-
-# --- what is kept of a trial --------------------------------------------------------------------------------
 
 
 def test_a_trial_that_is_over_keeps_no_object_of_ray_s_and_no_statistics_and_still_says_that_it_is_done():

@@ -48,9 +48,6 @@ def write(tmp_path: Path) -> Write:
     return wrote
 
 
-# Files
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -105,9 +102,6 @@ def test_text_that_looks_like_a_number_stays_text_in_yaml_of_both_versions() -> 
         assert yaml.load(written, loader) == {"a": texts, "b": 1e-5, "c": 3}
 
 
-# Spaces
-
-
 @pytest.mark.parametrize(
     ("domain", "never", "holds"),
     [
@@ -134,9 +128,6 @@ def test_a_baseline_gives_numbers_where_they_are() -> None:
         space.check_baselines([{"lr": "abc"}])
 
 
-# Settings
-
-
 def test_a_mistyped_number_of_workers_is_told_at_once() -> None:
     node = {"CPU": 8.0}
     with pytest.raises(ResourceError, match=r"1e\+09 CPU \(there are 8\)"):
@@ -159,9 +150,6 @@ def test_an_argument_that_the_trainer_is_not_to_have_is_told_with_its_place(
     space = tl.SearchSpace.load(write(lines + rest + "space: {model.lr: 0.1}\n" * ("space" not in lines)))
     with pytest.raises(TunelightError, match=says):
         check_settings(space, Settings(**space.settings))
-
-
-# What is mistyped
 
 
 def mistyped(make: Any, *args: Any, **kwargs: Any) -> Callable[[], object]:

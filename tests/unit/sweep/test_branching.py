@@ -85,9 +85,6 @@ def test_a_storage_that_does_not_answer_refuses_a_branch_and_ends_nothing(
     assert driver.added == []
 
 
-# --- the search --------------------------------------------------------------------------------------------
-
-
 def test_the_searcher_does_not_learn_of_a_branch_which_is_none_of_num_samples_and_keeps_its_seed_in_its_name(
     tmp_path: Path,
 ) -> None:
@@ -102,9 +99,6 @@ def test_the_searcher_does_not_learn_of_a_branch_which_is_none_of_num_samples_an
     search.on_trial_complete("00001", {"training_iteration": 4})
     assert searcher.taken == searcher.ends == []
     assert search.total_samples == 2
-
-
-# --- the record --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

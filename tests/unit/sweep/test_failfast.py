@@ -49,9 +49,6 @@ def sweep(tmp_path: Path) -> Iterator[Watched]:
     made.callback.close()
 
 
-# what two errors have in common
-
-
 def test_numbers_and_addresses_do_not_make_another_error() -> None:
     said = signature(failure("tensor at 0x1 of 2 GB"))
     assert said == signature(failure("tensor at 0x9b1c of 1e-3 GB", rank=1, node="m"))
@@ -80,9 +77,6 @@ def test_the_first_trials_count_in_their_order_without_lost_workers_but_a_slow_o
     first, out = FirstTrials(2), failure("out of memory", type_name="OutOfMemoryError")
     assert ended(first, ("a", failure(cause="died")), ("b", out), ("c", failure())) is None
     assert ended(first, ("d", failure())) == failure()
-
-
-# in a sweep
 
 
 def test_three_trials_that_fail_alike_end_the_sweep(sweep: Watched) -> None:
@@ -169,9 +163,6 @@ def test_what_trials_reported_before_the_sweep_went_on_counts(sweep: Watched) ->
     for trial in trials:  # each had nothing left to train
         sweep.end_by_itself(trial)
     sweep.step()
-
-
-# on resume
 
 
 def past(folder: Path) -> SavedSweep:

@@ -87,9 +87,6 @@ def test_what_else_has_changed_is_noted_and_that_a_run_failed(tmp_path):
     assert "It ended as ERROR: rank 1 on a: ValueError" in compare(one, one.trials[0], written.load()).notes[0]
 
 
-# What is prepared
-
-
 class StoppedBeforeRayError(Exception):
     """Ends a run where Ray would start."""
 

@@ -182,9 +182,6 @@ def test_a_finished_sweep_is_read_back_and_returns_at_once(tmp_path, settings, m
     assert [trial.state for trial in results.trials] == ["FINISHED"]
 
 
-# --- baselines
-
-
 class Driver:
     """Runs of one sweep up to Ray's start: what its search would suggest, trial by trial, is put into its record."""
 

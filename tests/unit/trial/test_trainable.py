@@ -321,9 +321,6 @@ def test_a_save_while_the_ranks_leave_a_drained_node_does_not_end_the_trial(
     assert caught.value.preempted
 
 
-# --- gang_trainable: what it is told is checked where it is called, before a Tuner runs -------------------
-
-
 def test_a_trainable_is_named_after_its_train_function_as_tuner_restore_asks_and_reports_one_metric() -> None:
     made: Any
     for made in (saving, functools.partial(saving)):

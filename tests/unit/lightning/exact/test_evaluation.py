@@ -96,9 +96,6 @@ def test_a_stream_is_dealt_though_nobody_knows_its_length(limit: int | float) ->
     assert interleave(own) == [batch.tolist() for batch in whole]
 
 
-# --- no trace ---------------------------------------------------------------------------------------------
-
-
 def test_containers_are_put_back_in_place_at_any_depth() -> None:
     value: dict[str, Any] = {
         "list": [1, [2]],
@@ -175,9 +172,6 @@ def test_what_a_borrowed_step_logs_is_taken_back() -> None:
     assert metrics["own"].compute() == 9  # a mean of nothing would be NaN
     assert (metrics["mean"].value, metrics["mean"].cumulated_batch_size) == (0, 0)
     assert not any(metric.has_reset for metric in metrics.values())  # all ranks reduce the same keys
-
-
-# --- a rank without a batch ---------------------------------------------------------------------------------
 
 
 class Counting(pl.LightningModule):

@@ -200,9 +200,6 @@ def test_a_rate_that_two_keys_may_mean_is_not_changed_in_place() -> None:
     assert put_values(child, alike, new) == refused.partition(";")[0]
 
 
-# --- learning rates, wherever optimizers and schedulers keep them
-
-
 def test_a_factor_holds_for_what_follows_in_a_schedule_too() -> None:
     def made(lr: float) -> tuple[Any, SequentialLR]:
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr)

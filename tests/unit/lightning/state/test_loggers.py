@@ -82,9 +82,6 @@ def test_tensorboard_hides_what_was_written_after_the_checkpoint(tmp_path: Path)
     assert [event.step for event in events.Scalars("loss")] == [0, 1, 2, 3, 4]
 
 
-# One run a trial, named and grouped by sweep
-
-
 def take(logger: Any, session: Session) -> Any:
     trainer: Any = SimpleNamespace(loggers=[logger], callbacks=[], is_global_zero=session.context.rank == 0)
     loggers.go_on(trainer, session)
