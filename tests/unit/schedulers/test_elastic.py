@@ -198,6 +198,20 @@ def test_a_trial_starts_only_while_it_can_come_as_far_as_the_front():
     assert not elastic.admits()
 
 
+def test_a_trial_whose_gang_is_lost_while_it_writes_the_checkpoint_of_its_pause_does_not_pass_the_rung():
+    elastic = make()
+    better, worse = rung_trial(elastic, "better"), rung_trial(elastic, "worse")
+    reported(elastic, better, 1, 0.1)
+    worse.set_status(Trial.RUNNING)
+    assert elastic.on_trial_result(NOBODY, worse, {"loss": 0.5, "training_iteration": 1}) == "PAUSE"
+    for _ in range(2):  # before it was paused, and before it reports again
+        elastic.on_trial_error(NOBODY, worse)
+        worse.set_status(Trial.PENDING)
+        elastic.on_trial_add(NOBODY, worse)
+    assert elastic.choose_trial_to_run(NOBODY) is not worse
+    assert reported(elastic, worse, 2, 0.5) == "PAUSE"
+
+
 def test_where_nobody_says_how_long_trials_are_none_is_stopped_for_its_length():
     sweep, _ = run(2, ElasticASHA("loss", "min", grace_period=1, reduction_factor=3), epochs=90)
     assert max(trial.reports for trial in sweep.trials) == 90

@@ -203,6 +203,20 @@ def test_a_retry_goes_back_past_a_torn_checkpoint_and_says_so(make: Make, folder
     assert any("report-000002.ckpt is torn" in text and "report-000001.ckpt is used instead" in text for text in log)
 
 
+@pytest.mark.parametrize("heard", [0, 1])
+def test_a_trial_whose_head_was_lost_reports_again_what_its_driver_never_heard(
+    make: Make, heads: Heads, folder: Path, heard: int
+) -> None:
+    lost = make(background, reports_to="sweep")
+    for _ in range(heard + 1):
+        lost.step()
+    wait_for_checkpoint(folder, heard + 1)
+    heads.passed["00000"] = {"heard": heard}  # the last report was on its way
+    result = make(background, reports_to="sweep").step()
+    assert result["training_iteration"] == heard + 1
+    assert result["resumed"].rpartition("/")[2] == ("report-000001.ckpt" if heard else "")
+
+
 NAN = float("nan")
 
 
