@@ -105,33 +105,23 @@ class Heard(pl.Callback):
 
 
 class Data(pl.LightningDataModule):
-    """Notes exceptions."""
-
-    def __init__(self, heard: Heard) -> None:
-        super().__init__()
-        self.heard = heard
-
     def train_dataloader(self) -> Any:
         return DataLoader(TensorDataset(torch.ones(2, 4), torch.ones(2, 1)))
 
     val_dataloader = train_dataloader
 
-    def on_exception(self, exception: BaseException) -> None:
-        self.heard.hooks.append("the data module's on_exception")
-
 
 class Words(CSVLogger):
     """Keeps the words by which it is finalized, and the hooks that were heard before."""
 
-    def __init__(self, folder: Path, heard: Heard) -> None:
+    def __init__(self, folder: Path, hooks: list[str]) -> None:
         super().__init__(folder)
         self.words: list[str] = []
-        self.heard = heard
-        self.before: list[str] = []
+        self.hooks = hooks
 
     def finalize(self, status: str) -> None:
         self.words.append(status)
-        self.before = list(self.heard.hooks)
+        self.before = list(self.hooks)
 
 
 class Validating(TwoLayers):
@@ -170,11 +160,12 @@ def ended(tmp_path: Path) -> Ended:
             here.context.report({"loss": 1.0})
 
         heard = Heard()
-        words = Words(tmp_path, heard)
+        words = Words(tmp_path, heard.hooks)
         one = trainer(3, callbacks=[heard], logger=words, num_sanity_val_steps=0)
         one.strategy._launcher = GangLauncher(here)
         before = list(one.callbacks)  # type: ignore[attr-defined]  # Lightning's, set elsewhere
-        data = Data(heard)
+        data = Data()
+        data.on_exception = lambda _: heard.hooks.append("the data module's on_exception")  # type: ignore[method-assign]
         with pytest.raises(ZeroDivisionError if reason is aborted is None else TrialStopped):
             one.fit(Validating(report), datamodule=data)
         assert one.callbacks == before  # type: ignore[attr-defined]  # as above

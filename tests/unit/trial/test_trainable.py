@@ -1,4 +1,4 @@
-"""GangTrainable against a fake gang: what Tune is told, and when."""
+"""GangTrainable against a fake gang: what Tune is told, and when; which trial it trains, and how long."""
 
 from __future__ import annotations
 
@@ -6,28 +6,36 @@ import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
 import pytest
 from ray.exceptions import RayActorError
 from ray.tune.result import RESULT_DUPLICATE, SHOULD_CHECKPOINT
+from ray.tune.schedulers.trial_scheduler import TrialScheduler
 
 import tunelight as tl
 from tests.kit import tasks
-from tests.kit.fakes import FakeGang
+from tests.kit.fakes import FakeGang, MemoryControl
 from tests.kit.heads import Heads
+from tests.kit.recording import Clock, Sweep, read_lines, replay_scheduler
+from tests.kit.recording import written_checkpoint as written
 from tests.kit.waiting import until
 from tunelight.checkpoints import files as checkpoints
-from tunelight.errors import CheckpointError, GangError, SettingsError, TrialStopped
+from tunelight.errors import CheckpointError, GangError, SettingsError, TrialError, TrialStopped
 from tunelight.extras.plain_tune import gang_trainable
-from tunelight.messages import RESULT_KEY, Resize, Stop
+from tunelight.messages import RESULT_KEY, CheckpointInfo, Continue, Place, Resize, Stop
 from tunelight.policies import FailurePolicy
+from tunelight.record import create_sweep_folder, read_record
 from tunelight.resources import reserve
+from tunelight.schedulers import ASHA
+from tunelight.session import session
+from tunelight.session.mailbox import Mailbox
 from tunelight.session.session import get_session
 from tunelight.trial import trainable
 from tunelight.trial.trainable import GangTrainable, make_trainable
-from tunelight.trial.trial import trial_seed
+from tunelight.trial.trial import Trial, trial_seed
 
 Make = Callable[..., GangTrainable]
 RETRY = FailurePolicy(1, retry_exceptions=True)
@@ -499,3 +507,152 @@ def test_a_paused_trial_whose_checkpoint_is_gone_starts_from_scratch(
     again = one.step()  # what it reports once more is not passed on
     assert again["training_iteration"] == 2
     assert any("no checkpoint is left: it starts from scratch" in text for text in again[RESULT_KEY]["notes"])
+
+
+def test_a_branch_begins_with_its_copy_and_fails_where_that_is_torn_before_it_has_another(tmp_path: Path) -> None:
+    written(tmp_path / "trial_00000", 2)
+    checkpoints.copy_from_trial(tmp_path / "trial_00000", tmp_path / "trial_00001", None, 2)
+    spec = tasks.trial_spec(b"", reports_to="sweep")
+    trial, again = (Trial(spec, "00001", tmp_path / "trial_00001", {}, root="00000", heard=2) for _ in range(2))
+    trial.recover()
+    found: Any = trial.resume
+    assert (found.number, found.value, found.seconds, trial.number) == (2, None, 9.0, 2)
+    assert Path(found.path).parent.parent == tmp_path / "trial_00001"
+    Path(found.path).write_text("torn")
+    with pytest.raises(TrialError, match=r"is torn or gone\. Branch its parent again"):
+        trial.newest(2, None)
+    with pytest.raises(TrialError, match="Branch its parent again"):
+        again.recover()
+
+
+# --- training code knows which training of its configuration it is, and which fold is its own -------------
+
+
+def where(config: dict[str, Any]) -> None:
+    context = tl.get_context()
+    tl.report({"loss": 1.0, "repetition": context.repetition, "fold": str(context.fold), "folds": str(context.folds)})
+
+
+@pytest.mark.parametrize(
+    ("repetition", "folds", "fold"), [(0, None, None), (2, None, None), (0, 3, 0), (2, 3, 2), (3, 3, 0)]
+)
+def test_a_trial_learns_its_repetition_and_fold_and_the_next_on_its_gang_its_own(
+    heads: Heads, repetition: int, folds: int | None, fold: int | None
+) -> None:
+    spec = tasks.trial_spec(cloudpickle.dumps(where), folds=folds)
+    heads.passed["00000"] = {"repetition": repetition}
+    head = heads.make(make_trainable(spec), {"lr": 0.1})
+    result = head.step()
+    assert (result["repetition"], result["fold"], result["folds"]) == (repetition, str(fold), str(folds))
+    head.step()
+    heads.reset(head, {"lr": 0.1}, "00001")
+    assert head.step()["repetition"] == 0
+
+
+# --- how long a trial has trained: one number of rank 0, that holds live, in a replay, after a resume, simulated
+
+
+class Answers(Mailbox):
+    """Answers each report after a while."""
+
+    def __init__(self, clock: Clock, after_s: float) -> None:
+        super().__init__(1)
+        self.clock, self.after_s = clock, after_s
+
+    def take(self, number: int, limit_s: float) -> Any:
+        self.clock.now += self.after_s
+        return Continue(None)
+
+
+def test_rank_0_counts_the_seconds_of_training_and_not_those_of_its_waits(tmp_path: Path) -> None:
+    clock, events = Clock(), list[Any]()
+    resume = CheckpointInfo("x.ckpt", number=2, seconds=7.0)
+    task = tasks.trial(tmp_path, resume=resume)
+    one = session.Session(
+        *task, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), events.append, Answers(clock, 50.0), clock=clock
+    )
+    assert one.context.resume == resume
+    clock.now += 30.0  # the train function is fetched and unpickled
+    one.begin()
+    for _ in range(2):
+        clock.now += 2.0
+        one.context.report({"loss": 1.0}, checkpoint=write)
+    assert [event.seconds for event in events] == [9.0, 11.0]
+    assert [info.seconds for info in checkpoints.find(tmp_path)] == [9.0, 11.0]
+
+
+def timed(config: dict[str, Any]) -> None:
+    """Train for a tenth of a second before each report."""
+    context = tl.get_context()
+    tl.get_checkpoint_path()  # its state is the number of its report
+    session.get_session().boundary.writer = write
+    while context.number < 6:
+        time.sleep(0.1)
+        tl.report({"loss": 1.0 / (context.number + 1)}, checkpoint=write)
+
+
+SPEC = tasks.trial_spec(cloudpickle.dumps(timed), metric="loss", reports_to="sweep")
+
+
+def seconds(result: dict[str, Any]) -> float:
+    return float(result[RESULT_KEY]["seconds"])
+
+
+def test_a_cold_trial_is_not_charged_its_gang_s_start_nor_a_paused_one_its_pause(
+    heads: Heads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heal = FakeGang.heal
+
+    def slowly(self: FakeGang, size: int | None = None) -> None:
+        time.sleep(1.0 if self.size == 0 else 0.0)
+        heal(self, size)
+
+    monkeypatch.setattr(FakeGang, "heal", slowly)
+    one = heads.make(make_trainable(SPEC), {})
+    first = heads.train(one)
+    assert 0.1 <= seconds(first) < 0.6
+    assert first["time_total_s"] > 1.0  # by Tune's count, which has the start in it
+    pointer = heads.folder() / "checkpoint_000000"
+    pointer.mkdir()
+    one.save_checkpoint(str(pointer))
+    heads.reset(one, {}, "00001")
+    time.sleep(0.5)
+    again = heads.make(make_trainable(SPEC), {})
+    heads.restore(again, pointer)
+    second = heads.train(again)
+    assert second["training_iteration"] == 2
+    assert seconds(first) + 0.1 <= seconds(second) < seconds(first) + 0.6
+
+
+REPORTS = [("a", 1, 4.0, 0.5), ("b", 1, 9.0, 0.4), ("a", 2, 8.0, 0.5), ("a", 3, 10.5, 0.5), ("b", 2, 21.0, 0.4)]
+"""Trial, report, seconds of training, loss: b trains slowly; the record's clock says something else again."""
+
+
+def asha() -> ASHA:
+    return ASHA("loss", "min", unit="seconds", max_t=100, grace_period=10, reduction_factor=2)
+
+
+def filed(scheduler: ASHA) -> Any:
+    return [[rung.filed for rung in rungs] for rungs in scheduler._brackets]
+
+
+def test_a_replay_files_at_the_same_seconds_as_the_live_sweep_did(tmp_path: Path) -> None:
+    live, trials, decisions = asha(), dict[str, Any](), list[str]()
+    sweep = Sweep(create_sweep_folder(tmp_path, "sweep"))
+    for name in "ab":
+        trials[name] = sweep.add(lr=0.1)
+        sweep.start(trials[name])
+        live.on_trial_add(None, trials[name])  # type: ignore[arg-type]
+    for name, number, trained, loss in REPORTS:
+        sweep.clock.now += 60.0  # starts, pauses, and the other trial's reports
+        sweep.report(trials[name], number, loss, own={"seconds": trained})
+        flat = {"training_iteration": number, "loss": loss, "time_total_s": 60.0 * number}
+        trials[name].temporary_state = SimpleNamespace(ray_actor=None)
+        decisions.append(live.on_trial_result(None, trials[name], {**flat, f"{RESULT_KEY}/seconds": trained}))  # type: ignore[arg-type]
+    assert decisions == [TrialScheduler.CONTINUE] * 5
+    sweep.callback.record.close()
+    replayed = asha()
+    replay_scheduler(read_lines(sweep.folder), replayed)
+    assert filed(replayed) == filed(live)
+    assert {name: loss for name, (loss, _) in filed(live)[0][0].items()} == {"00000": 0.5, "00001": 0.4}
+    assert [trial.trained for trial in read_record(sweep.folder).trials.values()] == [10.5, 21.0]
