@@ -14,10 +14,9 @@ import ray
 
 import tunelight as tl
 from tests.kit.recording import Sweep, Writer, queued
-from tests.unit.sweep.test_reproduce import StoppedBeforeRayError, stop_before_ray
+from tests.unit.sweep.test_reproduce import about_to_run
 from tunelight.compat.ray import stub_trial
 from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError
-from tunelight.extras.reproduce import reproduce
 from tunelight.gang.orders import Orders
 from tunelight.record import Record, read_sweep_file, write_sweep_file
 from tunelight.resources import reserve
@@ -314,14 +313,11 @@ def test_a_resumed_sweep_that_had_no_repeats_gets_them_and_the_number_of_folds_c
 def test_a_repetition_is_reproduced_on_its_fold_for_as_long_as_it_trained_and_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = stop_before_ray(monkeypatch)
     written = Writer(tmp_path, train=f"{__name__}:train", seed=7, num_samples=1, repeats={"folds": 3, "top": 1},
                      space={"lr": {"uniform": [0, 1]}})  # fmt: skip
     written.trial(0.5, 0.4)
     written.trial(0.5, 0.3, repeats="00000", repetition=2, state="STOPPED")
-    with pytest.raises(StoppedBeforeRayError):
-        reproduce(written.load(), 1, progress=False)
-    (made,) = seen
+    made = about_to_run(monkeypatch, written.load(), 1)
     assert list(made.start.again) == ["00001"]
     known = made.state.trials["00001"]
     assert (known.repeats, known.repetition) == ("00000", 2)

@@ -15,12 +15,13 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 import torch.distributed as dist
 
 from tunelight.errors import GangError
 from tunelight.extras.horovod.group import named
 from tunelight.gang.meeting import rendezvous, torch_group
-from tunelight.gang.meeting.group import Meeting, gather, try_pairs
+from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S, Meeting, gather, try_pairs
 from tunelight.gang.meeting.rendezvous import Rendezvous, StoreChannel, interface_variables, torchrun_variables
 from tunelight.gang.meeting.torch_group import TorchGroup
 from tunelight.machine.network import interface_name, listening
@@ -211,14 +212,21 @@ def test_nodes_that_reach_one_another_pass_and_who_cannot_reach_whom_is_said_on_
 # --- torch's process group of a gang, with a gang of one rank in this process -----------------------------
 
 
-@pytest.fixture
-def group() -> Iterator[TorchGroup]:
+@pytest.fixture(params=[None])
+def group(request: pytest.FixtureRequest) -> Iterator[TorchGroup]:
+    """Return a group whose collectives have this limit."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    made = TorchGroup()
-    made.join(Meeting("127.0.0.1", store.port, "gloo", (1,)), Place(0, 1, 0, 1, 0, "127.0.0.1"), store)
+    made, meeting = TorchGroup(), Meeting("127.0.0.1", store.port, "gloo", (1,), timeout_s=request.param)
+    made.join(meeting, Place(0, 1, 0, 1, 0, "127.0.0.1"), store)
     yield made
     made.leave()
     made.close()
+
+
+@pytest.mark.parametrize(("group", "limit_s"), [(30.0, 30.0), (None, COLLECTIVE_LIMIT_S)], indirect=["group"])
+def test_a_collective_s_limit_reaches_the_process_group(group: TorchGroup, limit_s: float) -> None:
+    world: Any = dist.group.WORLD
+    assert world._get_backend(torch.device("cpu")).options._timeout.total_seconds() == limit_s
 
 
 def test_a_group_is_kept_from_trial_to_trial_and_one_that_the_trial_destroys_is_freed_at_its_end(
