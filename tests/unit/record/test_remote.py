@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -51,13 +52,15 @@ def upload(folder: Path) -> bool:
     return StoreMirror(there(folder), folder, Held(Owners(folder), Owner(1))).upload()
 
 
-def begun(folder: Path, reports: int = 2) -> Record:
-    record = Record.open(folder)
-    record.append("sweep", sweep={"metric": "loss", "mode": "min", "name": folder.name})
-    record.append("trial", trial="0", index=0, config={}, seed=1, folder="t")
-    for number in range(1, reports + 1):
-        report(record, number)
-    return record
+@pytest.fixture
+def record(folder: Path) -> Iterator[Record]:
+    """Return the record of that sweep, with two reports."""
+    with contextlib.closing(Record.open(folder)) as made:
+        made.append("sweep", sweep={"metric": "loss", "mode": "min", "name": folder.name})
+        made.append("trial", trial="0", index=0, config={}, seed=1, folder="t")
+        for number in (1, 2):
+            report(made, number)
+        yield made
 
 
 def report(record: Record, number: int) -> None:
@@ -65,8 +68,8 @@ def report(record: Record, number: int) -> None:
                   timestamp=0.0, workers=1)  # fmt: skip
 
 
-def test_a_sweep_is_claimed_in_the_store_and_of_a_deleted_one_nothing_is_left(storage, machine):
-    begun(create_sweep_folder(storage(), "s")).close()
+def test_a_sweep_is_claimed_in_the_store_and_of_a_deleted_one_nothing_is_left(storage, record, machine):
+    record.close()
     machine("second")
     with pytest.raises(StorageError, match="exists already"):
         create_sweep_folder(storage(), "s")
@@ -75,9 +78,8 @@ def test_a_sweep_is_claimed_in_the_store_and_of_a_deleted_one_nothing_is_left(st
     assert read_record(create_sweep_folder(storage(), "s")).trials == {}
 
 
-def test_a_mirrored_sweep_is_read_followed_and_listed_elsewhere(storage, folder, machine):
+def test_a_mirrored_sweep_is_read_followed_and_listed_elsewhere(storage, folder, record, machine):
     write_sweep_file(folder, {"metric": "loss", "mode": "min"})
-    record = begun(folder)
     with leased(folder) as lease, mirrored(folder, lease):
         machine("second")
         other = storage() / "s"
@@ -92,13 +94,11 @@ def test_a_mirrored_sweep_is_read_followed_and_listed_elsewhere(storage, folder,
         assert find_sweep("s", storage()) == other
         assert find_sweep("last", storage()) == other
         assert [path.name for path in storage().iterdir()] == ["s"], "a question leaves no folder"
-    record.close()
 
 
 def test_what_a_killed_driver_had_not_brought_is_kept_where_it_ran_also_once_its_machine_was_started_anew(
-    storage, folder, machine, monkeypatch
+    storage, folder, record, machine, monkeypatch
 ):
-    record = begun(folder)
     claim(Owners(folder))
     assert upload(folder)
     report(record, 3)
@@ -117,15 +117,15 @@ def test_what_a_killed_driver_had_not_brought_is_kept_where_it_ran_also_once_its
         assert len(read_record(folder).trials["0"].history) == 3
 
 
-def test_a_running_drivers_own_record_is_not_touched(folder, machine):
-    with contextlib.closing(begun(folder)) as record, leased(folder):
+def test_a_running_drivers_own_record_is_not_touched(folder, record, machine):
+    with leased(folder):
         os.utime(record.path, (0, 0))
         there(folder).write(folder / "record.jsonl", b"")
         assert len(read_record(folder).trials["0"].history) == 2
 
 
-def test_a_driver_that_slept_overwrites_nothing_of_its_successor(storage, folder, machine, monkeypatch):
-    with contextlib.closing(begun(folder)) as record, overtaken(folder) as lease, mirrored(folder, lease):
+def test_a_driver_that_slept_overwrites_nothing_of_its_successor(storage, folder, record, machine, monkeypatch):
+    with overtaken(folder) as lease, mirrored(folder, lease):
         machine("second")
         monkeypatch.setattr("tunelight.record.lease.STALE_S", 0.0)  # the first one has slept for longer
         with leased(storage() / "s") as second, mirrored(storage() / "s", second):
@@ -137,8 +137,8 @@ def test_a_driver_that_slept_overwrites_nothing_of_its_successor(storage, folder
         machine("first")
 
 
-def test_a_store_that_takes_nothing_is_told_at_the_beginning(folder, monkeypatch):
-    begun(folder).close()
+def test_a_store_that_takes_nothing_is_told_at_the_beginning(folder, record, monkeypatch):
+    record.close()
     monkeypatch.setattr(Store, "write", mock.Mock(side_effect=OSError(28, "No space left on device")))
     with (
         leased(folder) as lease,
@@ -149,9 +149,9 @@ def test_a_store_that_takes_nothing_is_told_at_the_beginning(folder, monkeypatch
 
 
 def test_a_store_that_fails_meanwhile_is_told_once_and_brought_up_to_date(
-    storage, folder, machine, monkeypatch, caplog
+    storage, record, machine, monkeypatch, caplog
 ):
-    record = begun(folder)
+    folder = record.path.parent
     monkeypatch.setattr(remote_module, "EVERY_S", 0.01)
     with leased(folder) as lease:
         mirror = StoreMirror(there(folder), folder, lease)
@@ -168,8 +168,8 @@ def test_a_store_that_fails_meanwhile_is_told_once_and_brought_up_to_date(
     assert len(read_record(storage() / "s").trials["0"].history) == 3
 
 
-def test_a_report_is_in_the_store_before_the_other_files_are_due(folder, monkeypatch):
-    record, other = begun(folder), folder / "experiment_state.json"
+def test_a_report_is_in_the_store_before_the_other_files_are_due(folder, record, monkeypatch):
+    other = folder / "experiment_state.json"
     (folder / "sweep.yaml").write_text("before the record, which tells of changes to it")
     monkeypatch.setattr(remote_module, "EVERY_S", 3600.0)
     with leased(folder) as lease, mirrored(folder, lease):
@@ -180,7 +180,6 @@ def test_a_report_is_in_the_store_before_the_other_files_are_due(folder, monkeyp
         until(lambda: b'"training_iteration":4' in there(folder).read(record.path), 20)
         assert there(folder).stat(other) is None
     assert there(folder).read(other) == b"later"
-    record.close()
 
 
 def test_a_sweeps_folder_by_its_url(machine):
@@ -205,8 +204,7 @@ def test_a_driver_that_lost_the_race_leaves_the_winners_lease_alone(folder, monk
     assert not remote_module.is_driven_here(folder)
 
 
-def test_a_sweep_in_a_store_is_told_on_its_driver_s_machine(storage, folder, machine):
-    record = begun(folder)
+def test_a_sweep_in_a_store_is_told_on_its_driver_s_machine(storage, folder, record, machine):
     claim(Owners(folder))
     assert upload(folder)
     machine("second")
@@ -214,7 +212,6 @@ def test_a_sweep_in_a_store_is_told_on_its_driver_s_machine(storage, folder, mac
     with pytest.raises(CommandError, match=r"is in an object store, and process \d+ on .* runs it: tell it to stop on"):
         ask(RecordFollower(other), "stop", "0")
     assert not (other / COMMANDS_FILE).exists()
-    record.close()
 
 
 def test_an_object_whose_creation_was_sent_twice_is_ones_own(storage):

@@ -612,9 +612,7 @@ def test_a_cold_trial_is_not_charged_its_gang_s_start_nor_a_paused_one_its_pause
     first = heads.train(one)
     assert 0.1 <= seconds(first) < 0.6
     assert first["time_total_s"] > 1.0  # by Tune's count, which has the start in it
-    pointer = heads.folder() / "checkpoint_000000"
-    pointer.mkdir()
-    one.save_checkpoint(str(pointer))
+    pointer = save(one, heads.folder())
     heads.reset(one, {}, "00001")
     time.sleep(0.5)
     again = heads.make(make_trainable(SPEC), {})
@@ -628,16 +626,15 @@ REPORTS = [("a", 1, 4.0, 0.5), ("b", 1, 9.0, 0.4), ("a", 2, 8.0, 0.5), ("a", 3, 
 """Trial, report, seconds of training, loss: b trains slowly; the record's clock says something else again."""
 
 
-def asha() -> ASHA:
-    return ASHA("loss", "min", unit="seconds", max_t=100, grace_period=10, reduction_factor=2)
-
-
 def filed(scheduler: ASHA) -> Any:
     return [[rung.filed for rung in rungs] for rungs in scheduler._brackets]
 
 
 def test_a_replay_files_at_the_same_seconds_as_the_live_sweep_did(tmp_path: Path) -> None:
-    live, trials, decisions = asha(), dict[str, Any](), list[str]()
+    trials, decisions = dict[str, Any](), list[str]()
+    live, replayed = (
+        ASHA("loss", "min", unit="seconds", max_t=100, grace_period=10, reduction_factor=2) for _ in range(2)
+    )
     sweep = Sweep(create_sweep_folder(tmp_path, "sweep"))
     for name in "ab":
         trials[name] = sweep.add(lr=0.1)
@@ -651,7 +648,6 @@ def test_a_replay_files_at_the_same_seconds_as_the_live_sweep_did(tmp_path: Path
         decisions.append(live.on_trial_result(None, trials[name], {**flat, f"{RESULT_KEY}/seconds": trained}))  # type: ignore[arg-type]
     assert decisions == [TrialScheduler.CONTINUE] * 5
     sweep.callback.record.close()
-    replayed = asha()
     replay_scheduler(read_lines(sweep.folder), replayed)
     assert filed(replayed) == filed(live)
     assert {name: loss for name, (loss, _) in filed(live)[0][0].items()} == {"00000": 0.5, "00001": 0.4}
