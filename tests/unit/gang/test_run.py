@@ -56,7 +56,7 @@ class ScriptedGang:
     def __init__(self, *starts: Sequence[Event], late: Sequence[Event] = (), size: int = 2, wanted: int = 2) -> None:
         self.spec = GangSpec(Reservation(size, least=1, most=wanted))
         self.size, self.arrived = size, 0
-        self.trials = self._serial = 0
+        self.trials = 0
         self.seats: list[int | None] = []
         self.locations: list[Location] = []
         self.late: list[Event] = list(late)
@@ -93,8 +93,7 @@ class ScriptedGang:
 
     def answer(self, decision: Any) -> int:
         self.answers.append(decision)
-        self._serial += 1
-        return self._serial
+        return len(self.answers)
 
     def hurry(self) -> None:
         self.hurried += 1

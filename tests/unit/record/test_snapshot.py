@@ -32,16 +32,11 @@ def _any_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def applied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The kinds of the lines that are read of records."""
-    found: list[str] = []
-
-    def count(state: SweepState, line: Any, *source: Any) -> None:
-        found.append(line["kind"])
-        apply(state, line, *source)
-
-    monkeypatch.setattr(record, "apply", count)
-    return found
+def applied(monkeypatch: pytest.MonkeyPatch) -> mock.Mock:
+    """The function that applies lines which are read of records."""
+    counted = mock.Mock(wraps=apply)
+    monkeypatch.setattr(record, "apply", counted)
+    return counted
 
 
 @pytest.fixture
@@ -109,13 +104,12 @@ def test_a_reader_reads_only_what_came_since_the_last_one(folder, applied):
     *first, one, two = text.splitlines(keepends=True)
     (folder / "record.jsonl").write_bytes(b"".join(first))
     read_record(folder, lazy=True)
-    assert len(applied) == len(first)
+    assert applied.call_count == len(first)
     (folder / "record.jsonl").write_bytes(text)
-    applied.clear()
     wanted = read_record(folder)
-    applied.clear()
+    applied.reset_mock()
     assert told(read_record(folder, lazy=True)) == told(wanted)
-    assert applied == [json.loads(line)["kind"] for line in (one, two)]
+    assert [call.args[1]["kind"] for call in applied.mock_calls] == [json.loads(line)["kind"] for line in (one, two)]
     assert SweepResults.load(folder).best.value == wanted.best.value  # type: ignore[union-attr]
 
 
@@ -195,12 +189,10 @@ def test_a_snapshot_that_does_not_fit_is_thrown_away(folder, harm, applied, monk
     monkeypatch.setattr(snapshot, "_CODE", snapshot._CODE)
     harm(folder)
     wanted = read_record(folder)
-    applied.clear()
-    assert told(read_record(folder, lazy=True)) == told(wanted)
-    assert len(applied) == (folder / "record.jsonl").read_bytes().count(b"\n")
-    applied.clear()
-    assert told(read_record(folder, lazy=True)) == told(wanted)
-    assert applied == []
+    for lines in ((folder / "record.jsonl").read_bytes().count(b"\n"), 0):
+        applied.reset_mock()
+        assert told(read_record(folder, lazy=True)) == told(wanted)
+        assert applied.call_count == lines
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from enum import Enum, IntEnum
 from functools import partial
 from pathlib import Path
@@ -57,20 +58,15 @@ class Ranks:
 
     def each(self, does: Callable[[int], object]) -> list[Any]:
         """Let all ranks do something at once; return what each returned or raised."""
-        found: list[Any] = [None] * len(self.sessions)
 
-        def one(rank: int) -> None:
+        def one(rank: int) -> Any:
             try:
-                found[rank] = does(rank)
+                return does(rank)
             except BaseException as error:  # noqa: BLE001 - TrialStopped is one
-                found[rank] = error
+                return error
 
-        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(len(self.sessions))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(20)
-        return found
+        with ThreadPoolExecutor(len(self.sessions)) as threads:
+            return list(threads.map(one, range(len(self.sessions)), timeout=20))
 
 
 def saved_by(ranks: Ranks) -> list[Any]:
