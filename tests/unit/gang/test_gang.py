@@ -100,13 +100,12 @@ def test_a_worker_that_left_a_thread_is_ended_once_all_ranks_have_ended(
 ) -> None:
     """Rank 0's process serves the store from which the others may read their last decision."""
     gang, polls, _ = two
-    lost: list[tuple[int, str]] = []
-    monkeypatch.setattr(gang, "lose", lambda rank, reason: lost.append((rank, reason)))
+    monkeypatch.setattr(gang, "lose", lose := mock.Mock())
     polls.asked[0].answer, polls.asked[1].answer = [Ended(0, left_behind=("a thread",))], [Ended(1)]
     gang._take(0, polls.asked[0])
-    assert not lost
+    lose.assert_not_called()
     gang._take(1, polls.asked[1])
-    assert lost == [(0, "rank 0 left a thread")]
+    lose.assert_called_once_with(0, "rank 0 left a thread")
 
 
 def test_a_frozen_rank_is_noticed_although_the_other_one_reports_all_the_while(two: Any) -> None:

@@ -44,12 +44,8 @@ def folder(storage: Any) -> Path:
 
 def upload(folder: Path) -> bool:
     """Upload what a driver would that holds the sweep."""
-
-    class Held(Lease):
-        def held(self, within_s: float = 0.0) -> bool:
-            return True
-
-    return StoreMirror(there(folder), folder, Held(Owners(folder), Owner(1))).upload()
+    lease: Any = mock.Mock(owner=Owner(1), **{"held.return_value": True})
+    return StoreMirror(there(folder), folder, lease).upload()
 
 
 @pytest.fixture

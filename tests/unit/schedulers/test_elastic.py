@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from ray.tune.experiment import Trial
@@ -154,17 +155,11 @@ def test_the_least_promising_of_those_that_grew_gives_back_no_more_than_is_neede
     assert growth.ledger.free(ahead.resources) == 2
 
 
-def test_warm_gangs_that_nobody_needs_are_let_go_before_a_growth(monkeypatch):
-    released: list[bool] = []
+def test_warm_gangs_that_nobody_needs_are_let_go_before_a_growth():
     clean_up = SimController._cleanup_cached_actors
-
-    def noted(controller: Any, force_all: bool = False) -> None:
-        released.append(bool(force_all))
-        clean_up(controller, force_all)
-
-    monkeypatch.setattr(SimController, "_cleanup_cached_actors", noted)
-    run(3, make(max_workers=8))
-    assert any(released)
+    with mock.patch.object(SimController, clean_up.__name__, autospec=True, side_effect=clean_up) as noted:
+        run(3, make(max_workers=8))
+    assert any(call.kwargs.get("force_all") for call in noted.mock_calls)
 
 
 NOBODY: Any = SimpleNamespace(get_trials=list)

@@ -552,25 +552,17 @@ def test_a_trial_learns_its_repetition_and_fold_and_the_next_on_its_gang_its_own
 # --- how long a trial has trained: one number of rank 0, that holds live, in a replay, after a resume, simulated
 
 
-class Answers(Mailbox):
-    """Answers each report after a while."""
+def test_rank_0_counts_the_seconds_of_training_and_not_those_of_its_waits(tmp_path: Path) -> None:
+    clock, events, box = Clock(), list[Any](), Mailbox(1)
 
-    def __init__(self, clock: Clock, after_s: float) -> None:
-        super().__init__(1)
-        self.clock, self.after_s = clock, after_s
-
-    def take(self, number: int, limit_s: float) -> Any:
-        self.clock.now += self.after_s
+    def take(*_: Any) -> Continue:
+        clock.now += 50.0
         return Continue(None)
 
-
-def test_rank_0_counts_the_seconds_of_training_and_not_those_of_its_waits(tmp_path: Path) -> None:
-    clock, events = Clock(), list[Any]()
+    vars(box)["take"] = take
     resume = CheckpointInfo("x.ckpt", number=2, seconds=7.0)
     task = tasks.trial(tmp_path, resume=resume)
-    one = session.Session(
-        *task, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), events.append, Answers(clock, 50.0), clock=clock
-    )
+    one = session.Session(*task, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), events.append, box, clock=clock)
     assert one.context.resume == resume
     clock.now += 30.0  # the train function is fetched and unpickled
     one.begin()

@@ -7,6 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -259,15 +260,10 @@ def test_each_forward_of_a_sharded_model_is_compared_and_collectives_with_their_
     join("sharded")
     strategy: Any = BACKENDS["sharded"].load_strategy()(evaluation="exact")
     strategy._comparing = True
-    compared: list[str] = []
-
-    def gather(act: str) -> list[str]:
-        compared.append(act)
-        return [act]
-
-    strategy.gather_objects = gather
+    strategy.gather_objects = gather = mock.Mock(side_effect=lambda act: [act])
     loop = SimpleNamespace(_combined_loader=pl.utilities.combined_loader.CombinedLoader([range(4)], "sequential"))
     strategy._step(loop, lambda *_: strategy.barrier(), None, 3, 0, None)
     strategy.barrier()
     where = ", batch 3 of dataloader 0"
+    compared = [call.args[0] for call in gather.mock_calls]
     assert compared == [f"a forward of the sharded model{where}", f"barrier{where}", "barrier"]

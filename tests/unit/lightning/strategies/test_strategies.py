@@ -7,8 +7,8 @@ import pickle
 import threading
 from importlib import import_module
 from importlib.util import find_spec
-from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import cloudpickle
 import pytest
@@ -172,15 +172,12 @@ def test_one_strategy_may_serve_trainers_with_plugins_one_after_another(kind: An
 
 
 def test_a_strategy_ends_the_workers_of_an_earlier_trainer_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed: list[Any] = []
-    monkeypatch.setattr(
-        "tunelight.extras.standalone.driver.pool", SimpleNamespace(end=lambda held, lease: closed.append((held, lease)))
-    )
+    monkeypatch.setattr("tunelight.extras.standalone.driver.pool", pool := mock.Mock())
     with tl.RayStrategy(num_workers=2) as strategy:
         first = vars(no_trainer(strategy=strategy).strategy.launcher)
         first["_held"], first["_lease"] = held, _ = object(), 3
         no_trainer(strategy=strategy)
-    assert closed == [(held, 3)]
+    pool.end.assert_called_once_with(held, 3)
 
 
 def test_plugins_of_the_strategy_s_own_stay_may_not_be_contradicted_and_one_that_wraps_gets_lightning_s() -> None:
