@@ -71,12 +71,8 @@ def test_what_is_gone_is_not_adopted_and_a_full_store_costs_the_offer_and_not_th
 
 
 def test_who_refuses_keeps_its_configuration() -> None:
-    class Refusing(Weights):
-        def take(self, state: int, before: Any, config: Any) -> str:
-            return "the models differ"
-
     exchange, config = Exchange(MemoryStore()), {"lr": 0.1}
-    exchange.training = Refusing(1)
+    exchange.training = mock.Mock(spec=Weights, **{"agree.side_effect": bool, "take.return_value": "the models differ"})
     assert exchange.adopt(Adopt(9, {"lr": 0.3}), config).why == "the models differ"
     assert config == {"lr": 0.1}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import cloudpickle
 import pytest
@@ -186,20 +187,13 @@ def test_a_head_that_dies_after_an_adoption_is_followed_by_one_that_has_it_until
 
 
 def test_a_head_asks_a_store_again_for_what_it_is_to_restore(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    refusals, slept = [1, 2], list[float]()
-
-    def restore(_: Any, path: str) -> str:
-        if refusals:
-            refusals.pop()
-            raise OSError("503 Slow Down")
-        return path
-
-    monkeypatch.setattr("ray.tune.Trainable.restore", restore)
+    refused, slept = OSError("503 Slow Down"), list[float]()
+    monkeypatch.setattr("ray.tune.Trainable.restore", restore := mock.Mock(side_effect=[refused, refused, "restored"]))
     monkeypatch.setattr("tunelight.trial.trainable.time.sleep", slept.append)
     head = make("a")
-    assert head.restore("here") == "here"
+    assert head.restore("here") == "restored"
     assert slept == [1.0, 2.0]
-    refusals[:] = range(99)
+    restore.side_effect = refused
     with pytest.raises(OSError, match="503 Slow Down"):
         head.restore("here")
     assert sum(slept) == 3.0 + 63.0
