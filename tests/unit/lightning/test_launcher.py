@@ -164,8 +164,8 @@ def ended(tmp_path: Path) -> Ended:
         one = trainer(3, callbacks=[heard], logger=words, num_sanity_val_steps=0)
         one.strategy._launcher = GangLauncher(here)
         before = list(one.callbacks)  # type: ignore[attr-defined]  # Lightning's, set elsewhere
-        data = Data()
-        data.on_exception = lambda _: heard.hooks.append("the data module's on_exception")  # type: ignore[method-assign]
+        data: Any = Data()
+        data.on_exception = lambda _: heard.hooks.append("the data module's on_exception")
         with pytest.raises(ZeroDivisionError if reason is aborted is None else TrialStopped):
             one.fit(Validating(report), datamodule=data)
         assert one.callbacks == before  # type: ignore[attr-defined]  # as above

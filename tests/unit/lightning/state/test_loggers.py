@@ -92,7 +92,8 @@ def test_each_fit_of_a_trial_has_a_run_of_its_own_in_a_shared_folder(tmp_path: P
     for resume in (False, True):  # a trial that starts again goes on with the same ones
         session = session_of(tmp_path / "sweep" / "trial_0", resume=resume)
         for fold in range(3):
-            write(*take(session, CSVLogger(tmp_path / "all", "digits")).loggers, range(fold, fold + 1))
+            take(session, logger := CSVLogger(tmp_path / "all", "digits"))
+            write(logger, range(fold, fold + 1))
             session.boundary.begin_fit()
     written = {path.parent.name: path.read_text() for path in (tmp_path / "all" / "digits").glob("*/metrics.csv")}
     assert {name: text.splitlines()[1] for name, text in written.items()} == {
