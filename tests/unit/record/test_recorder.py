@@ -357,7 +357,6 @@ def test_a_replayed_population_decides_as_the_live_one_would_have(tmp_path: Path
             own = {"_tunelight/adopted": rng.choice(["none", "memory", "disk"])}  # heard where it was to adopt
             live.on_trial_result(nobody, trials[one.trial_id], {"loss": loss, "training_iteration": number, **own})
             sweep.report(one, number, loss)
-    sweep.callback.record.close()
     assert live.num_exploits > 2
     again = pbt()
     lines = read_lines(tmp_path)

@@ -85,7 +85,6 @@ def test_a_study_rebuilt_from_the_record_suggests_what_the_live_one_would(tmp_pa
                 running.remove(one)
             else:
                 live.on_trial_result(one.trial_id, one.last_result)
-    sweep.callback.record.close()
     again = searcher(kind, FLAT, **SMALL.get(kind, {}))
     start = replay_searcher(read_lines(tmp_path), again, FLAT, foreign=False, again=[one.trial_id for one in running])
     assert start.created == 24
@@ -272,7 +271,6 @@ def test_a_killed_driver_s_study_is_rebuilt_without_lost_lines_and_by_force_in_a
     for number in range(3):  # the first was told to stop when the driver died
         trial = sweep.run(x=0.25 * number, y=0.5)
         sweep.report(trial, 1, 1.0 + number, done=number == 0)
-    sweep.callback.record.close()
     lines, again = read_lines(tmp_path), ["00001", "00002"]
     one = searcher("tpe", FLAT)
     start = replay_searcher(lines, one, FLAT, foreign=False, again=again)

@@ -16,6 +16,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 
 from tests.kit import tasks
 from tests.kit.fakes import MemoryControl, MemoryStore
@@ -218,8 +219,6 @@ class _Odd:
 
 
 def test_every_metric_can_be_read_where_neither_torch_nor_a_gpu_is(tmp_path: Path) -> None:
-    import torch
-
     ranks = Ranks(tmp_path, size=1, until=None)
     matrix = np.eye(2)
     tensors = {"each": _OnGPU(), "item": torch.full((1,), 0.125), "two": torch.ones(1, 2)}

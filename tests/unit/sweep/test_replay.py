@@ -94,7 +94,6 @@ def test_trials_that_were_paused_are_told_from_those_that_went_on(tmp_path):
     sweep.start(sweep.trials[0])  # it goes on
     sweep.report(sweep.trials[0], 2, 0.5)
     sweep.callback.stop("00001")  # it is ended as it waits
-    sweep.callback.record.close()
     again = Pausing()
     assert replay_scheduler(read_lines(tmp_path), again) == {"00002"}
     assert again.heard == [
@@ -115,7 +114,6 @@ def searched(folder: Path, searcher: Searcher, count: int, space: SearchSpace = 
         if number < count - 1:
             searcher.on_trial_complete(trial.trial_id, trial.last_result)
             sweep.end_by_itself(trial)
-    sweep.callback.record.close()
     return [trial.config for trial in sweep.trials]
 
 
@@ -204,7 +202,6 @@ def cut_off(folder: Path, *paused: str) -> RecordCallback:
     for lr in (0.5, 0.25):
         sweep.run(lr + 0.2, lr=lr)
     sweep.end()
-    sweep.callback.record.close()
     return RecordCallback(folder, again={one: one in paused for one in ("00000", "00001")}, metric="loss", mode="min")
 
 

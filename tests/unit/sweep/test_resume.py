@@ -20,7 +20,7 @@ from tunelight.errors import ImportPathError, SettingsError, SpaceError, Storage
 from tunelight.gang.orders import Orders
 from tunelight.record import Record, read_sweep_file, write_sweep_file
 from tunelight.resources import reserve
-from tunelight.settings import Settings
+from tunelight.settings import Settings, fingerprint, import_path
 from tunelight.settings.values import Repeats
 from tunelight.space import SearchSpace
 from tunelight.sweep import run as sweeps
@@ -124,8 +124,6 @@ def test_what_cannot_be_read_back_is_named(tmp_path, told, error, says):
 
 
 def test_what_differs_is_refused_and_nothing_changed_by_that(tmp_path):
-    from tunelight.settings import fingerprint, import_path
-
     folder = folder_of(tmp_path, train=import_path(train), code={"train": "0" * 16}, evaluation="exact")
     before = (folder / "record.jsonl").read_bytes(), (folder / "sweep.yaml").read_bytes()
     assert fingerprint(train) != "0" * 16
@@ -295,7 +293,6 @@ def test_a_resumed_sweep_knows_what_is_left(
     assert list(sweep.start.again) == ([f"{1 + made:05d}"] if cut else [])
     assert next(iter(sweep.to_repeat), None) == following
     assert len(sweep.searcher.study.trials) == 2
-    assert not ray.is_initialized()
 
 
 def test_a_resumed_sweep_that_had_no_repeats_gets_them_and_the_number_of_folds_cannot_change(tmp_path: Path) -> None:

@@ -639,7 +639,6 @@ def test_a_replay_files_at_the_same_seconds_as_the_live_sweep_did(tmp_path: Path
         trials[name].temporary_state = SimpleNamespace(ray_actor=None)
         decisions.append(live.on_trial_result(None, trials[name], {**flat, f"{RESULT_KEY}/seconds": trained}))  # type: ignore[arg-type]
     assert decisions == [TrialScheduler.CONTINUE] * 5
-    sweep.callback.record.close()
     replay_scheduler(read_lines(sweep.folder), replayed)
     assert filed(replayed) == filed(live)
     assert {name: loss for name, (loss, _) in filed(live)[0][0].items()} == {"00000": 0.5, "00001": 0.4}

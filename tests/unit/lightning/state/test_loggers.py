@@ -11,6 +11,7 @@ import pytest
 
 from tests.kit import tasks
 from tunelight.compat.lightning import CSVLogger, MLFlowLogger, TensorBoardLogger, pl
+from tunelight.lightning.recipe import _made
 from tunelight.lightning.state import loggers
 from tunelight.messages import CheckpointInfo
 from tunelight.session.session import Session
@@ -138,8 +139,6 @@ def test_the_runs_of_mlflow_are_in_the_experiment_of_the_sweep(tmp_path: Path, m
 
 
 def test_a_logger_that_is_given_as_a_function_is_made_for_each_trial(tmp_path: Path) -> None:
-    from tunelight.lightning.recipe import _made
-
     one = CSVLogger(tmp_path)
     assert _made(one) is one
     assert _made(True) is True
