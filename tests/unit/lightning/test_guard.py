@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from tests import flavours
-from tests.kit.programs import printed_by
+from tests.kit.programs import ROOT, printed_by
 from tests.kit.training import QUIET
 from tunelight.compat.lightning import FABRIC, flavour, pl
 from tunelight.errors import StrategyError
 
 other = import_module(flavours.other())
-ROOT = Path(__file__).parents[3]
 
 
 def factories() -> dict[str, EntryPoint]:
@@ -89,16 +88,10 @@ def test_in_a_gang_of_one_a_trainer_of_the_other_lightning_trains(join: Any) -> 
     assert not one.progress.begun, "what follows is not watched"
 
 
-class Own(pl.strategies.SingleDeviceStrategy):
-    """A strategy of the user's, with attributes that tunelight's have, too."""
-
-    backend = "ddp"
-    parts = None
-
-
 def test_a_trainer_without_a_strategy_is_refused_in_a_gang(join: Any) -> None:
     join(rank=0)
     guard, _recovery = factories()[f"{flavour()}.callbacks_factory"].load()()
-    for strategy in ("auto", Own()):
+    own = type("Own", (pl.strategies.SingleDeviceStrategy,), {"backend": "ddp", "parts": None})  # as tunelight's have
+    for strategy in ("auto", own()):
         with pytest.raises(StrategyError, match=r"each of the gang's 2 workers.*strategy=tunelight\.RayStrategy\(\)"):
             guard.setup(pl.Trainer(**QUIET, strategy=strategy), None, "fit")

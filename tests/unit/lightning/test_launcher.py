@@ -54,19 +54,11 @@ def fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fit:
     return run
 
 
-@pytest.fixture
-def users(tmp_path: Path) -> Path:
-    return trained(tmp_path / "users.ckpt", 1)
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> CheckpointInfo:
-    return CheckpointInfo(str(trained(tmp_path / "own.ckpt", 2)), number=2, fit=0)
-
-
 def test_a_trial_that_starts_again_goes_on_from_its_own_checkpoint_and_says_that_it_passes_over_the_user_s(
-    fit: Fit, users: Path, own: CheckpointInfo
+    fit: Fit, tmp_path: Path
 ) -> None:
+    users = trained(tmp_path / "users.ckpt", 1)
+    own = CheckpointInfo(str(trained(tmp_path / "own.ckpt", 2)), number=2, fit=0)
     for job in (False, True):
         assert fit(None, users, job=job) == [1, 2]
         assert fit(own, users, job=job) == [2]

@@ -105,21 +105,19 @@ def test_repair_keeps_whole_lines_and_the_damaged_file(sweep):
 # --- what the record keeps for those who look: who was trained where, what happened when, where the rungs lie
 
 
-GANG = {"gang": "g1", "nodes": ["a#1", "b#2"], "warm": True, "began": 1000.0, "ready": 1001.0}
-
-
 def test_a_gang_is_recorded_each_time_that_it_is_told_also_by_a_trial_that_failed_before_a_report(sweep: Sweep) -> None:
+    gang = {"gang": "g1", "nodes": ["a#1", "b#2"], "warm": True, "began": 1000.0, "ready": 1001.0}
     trial = sweep.run()
-    sweep.report(trial, 1, 0.5, own={"gang": GANG})
+    sweep.report(trial, 1, 0.5, own={"gang": gang})
     sweep.report(trial, 2, 0.5, own={"gang": None})
-    sweep.report(trial, 3, 0.5, own={"gang": {**GANG, "nodes": ["a#1"]}})
+    sweep.report(trial, 3, 0.5, own={"gang": {**gang, "nodes": ["a#1"]}})
     read = read_record(sweep.folder)
-    assert read.trials["00000"].gangs == [GANG, {**GANG, "nodes": ["a#1"]}]
+    assert read.trials["00000"].gangs == [gang, {**gang, "nodes": ["a#1"]}]
     assert read == sweep.state
     failed = sweep.run()
-    result = {"_tunelight": {"error": {"message": "no"}, "gang": GANG}, "done": True, "training_iteration": 0}
+    result = {"_tunelight": {"error": {"message": "no"}, "gang": gang}, "done": True, "training_iteration": 0}
     sweep.call("on_trial_result", trial=failed, result=result)
-    assert sweep.state.trials["00001"].gangs == [GANG]
+    assert sweep.state.trials["00001"].gangs == [gang]
 
 
 def test_moves_notes_and_events_are_told_with_their_time(sweep: Sweep) -> None:

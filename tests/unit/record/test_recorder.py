@@ -312,9 +312,6 @@ def test_a_stop_at_a_report_made_again_has_its_place_a_failure_no_reason_and_a_p
 # --- what a population's changes leave: whose configuration held when, and the same scheduler again -----
 
 
-LR = {"lr": tune.loguniform(1e-4, 1.0)}
-
-
 def test_the_best_configuration_is_the_one_that_the_best_report_was_trained_under(sweep: Sweep, tmp_path: Path) -> None:
     _, second = sweep.run(0.5, lr=0.1), sweep.run(0.9, lr=0.9)
     sweep.callback.change("00001", 1, {"lr": 0.12}, "00000", 1)
@@ -337,12 +334,9 @@ def test_the_best_configuration_is_the_one_that_the_best_report_was_trained_unde
     assert state.config == {"lr": 0.14}
 
 
-def pbt() -> GangPBT:
-    return GangPBT("loss", "min", perturbation_interval=2, hyperparam_mutations=LR, seed=4)
-
-
 def test_a_replayed_population_decides_as_the_live_one_would_have(tmp_path: Path) -> None:
-    sweep, live = Sweep(tmp_path), pbt()
+    sweep, lr = Sweep(tmp_path), {"lr": tune.loguniform(1e-4, 1.0)}
+    live, again = (GangPBT("loss", "min", perturbation_interval=2, hyperparam_mutations=lr, seed=4) for _ in range(2))
     nobody: Any = SimpleNamespace(get_live_trials=list)
     live.prepare(SweepFacts(on_change=sweep.callback.change))
     trials: dict[str, Any] = {}
@@ -358,7 +352,6 @@ def test_a_replayed_population_decides_as_the_live_one_would_have(tmp_path: Path
             live.on_trial_result(nobody, trials[one.trial_id], {"loss": loss, "training_iteration": number, **own})
             sweep.report(one, number, loss)
     assert live.num_exploits > 2
-    again = pbt()
     lines = read_lines(tmp_path)
     replay_scheduler(lines, again)
     assert any(line["kind"] == "config" and line["parent"] is None for line in lines)

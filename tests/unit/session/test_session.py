@@ -178,17 +178,12 @@ def test_a_checkpoint_file_is_moved_into_the_trial_and_described_and_belongs_to_
     assert not mine.exists()
 
 
-class _Phase(str, Enum):  # noqa: UP042 - whose str() is "_Phase.VAL"
-    VAL = "val"
-
-
-class _Width(IntEnum):
-    WIDE = 8
-
-
 def test_values_of_a_script_s_own_classes_are_sent_as_what_they_derive_from(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, size=1, until=None)
-    ranks.report({"phase": _Phase.VAL, "width": [_Width.WIDE], "loss": type("Loss", (float,), {})(0.5), "last": True})
+    class Phase(str, Enum):  # noqa: UP042 - whose str() is "Phase.VAL"
+        VAL = "val"
+
+    ranks, width = Ranks(tmp_path, size=1, until=None), IntEnum("Width", "WIDE", start=8)
+    ranks.report({"phase": Phase.VAL, "width": [*width], "loss": type("Loss", (float,), {})(0.5), "last": True})
     metrics = ranks.events[0].metrics
     assert metrics == {"phase": "val", "width": [8], "loss": 0.5, "last": True}
     assert [type(value) for value in (metrics["phase"], *metrics["width"], metrics["loss"])] == [str, int, float]

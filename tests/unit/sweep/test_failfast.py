@@ -166,10 +166,6 @@ def test_what_trials_reported_before_the_sweep_went_on_counts(sweep: Watched) ->
     sweep.step()
 
 
-def past(folder: Path) -> SavedSweep:
-    return SavedSweep(folder, {}, read_record(folder))
-
-
 @pytest.mark.parametrize(("ended", "again"), [("gave up", 4), (None, 1)])
 def test_the_trials_of_a_run_that_gave_up_go_on_and_a_failed_one_of_another_stays(
     sweep: Watched, ended: str | None, again: int
@@ -178,7 +174,8 @@ def test_the_trials_of_a_run_that_gave_up_go_on_and_a_failed_one_of_another_stay
     for trial in trials[:3]:
         sweep.raises(trial)
     sweep.callback.close(ended) if ended else sweep.callback.close()
-    assert [trial.id for trial in past(sweep.folder).again(None)] == ["00000", "00001", "00002", "00003"][-again:]
+    past = SavedSweep(sweep.folder, {}, read_record(sweep.folder))
+    assert [trial.id for trial in past.again(None)] == ["00000", "00001", "00002", "00003"][-again:]
 
 
 def test_what_was_wrong_may_be_mended_in_a_sweep_that_gave_up(sweep: Watched) -> None:

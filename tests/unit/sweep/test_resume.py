@@ -40,9 +40,6 @@ def no_ray():
 
 
 SPACE = SearchSpace({"x": tl.uniform(0, 1)})
-PLAIN: dict[str, Any] = {
-    "space": {"x": {"uniform": [0, 1]}}, "metric": "loss", "mode": "min", "seed": 1, "num_samples": 1,
-}  # fmt: skip
 
 
 def folder_of(tmp_path: Path, **told: Any) -> Path:
@@ -50,7 +47,8 @@ def folder_of(tmp_path: Path, **told: Any) -> Path:
     sweep = Sweep(tmp_path / "s")
     sweep.run(x=0.5)
     sweep.callback.record.close()
-    write_sweep_file(sweep.folder, PLAIN | told)
+    plain = {"space": {"x": {"uniform": [0, 1]}}, "metric": "loss", "mode": "min", "seed": 1, "num_samples": 1}
+    write_sweep_file(sweep.folder, plain | told)
     return sweep.folder
 
 

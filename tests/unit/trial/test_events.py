@@ -19,7 +19,6 @@ from tunelight.policies import FailurePolicy
 from tunelight.session.session import get_session
 from tunelight.trial.trainable import GangTrainable, make_trainable
 
-RETRY = FailurePolicy(1, retry_exceptions=True)
 Make = Callable[..., GangTrainable]
 
 
@@ -61,7 +60,8 @@ def training(config: dict[str, Any]) -> None:
 @pytest.fixture
 def make(heads: Heads) -> Make:
     def build(name: str, **config: Any) -> GangTrainable:
-        spec = tasks.trial_spec(cloudpickle.dumps(training), metric="loss", reports_to="sweep", failures=RETRY)
+        retry = FailurePolicy(1, retry_exceptions=True)
+        spec = tasks.trial_spec(cloudpickle.dumps(training), metric="loss", reports_to="sweep", failures=retry)
         return heads.make(make_trainable(spec), {"lr": 1.0, "start": 0.0, **config}, name)
 
     return build

@@ -583,9 +583,6 @@ def timed(config: dict[str, Any]) -> None:
         tl.report({"loss": 1.0 / (context.number + 1)}, checkpoint=write)
 
 
-SPEC = tasks.trial_spec(cloudpickle.dumps(timed), metric="loss", reports_to="sweep")
-
-
 def seconds(result: dict[str, Any]) -> float:
     return float(result[RESULT_KEY]["seconds"])
 
@@ -600,22 +597,19 @@ def test_a_cold_trial_is_not_charged_its_gang_s_start_nor_a_paused_one_its_pause
         heal(self, size)
 
     monkeypatch.setattr(FakeGang, "heal", slowly)
-    one = heads.make(make_trainable(SPEC), {})
+    spec = tasks.trial_spec(cloudpickle.dumps(timed), metric="loss", reports_to="sweep")
+    one = heads.make(make_trainable(spec), {})
     first = heads.train(one)
     assert 0.1 <= seconds(first) < 0.6
     assert first["time_total_s"] > 1.0  # by Tune's count, which has the start in it
     pointer = save(one, heads.folder())
     heads.reset(one, {}, "00001")
     time.sleep(0.5)
-    again = heads.make(make_trainable(SPEC), {})
+    again = heads.make(make_trainable(spec), {})
     heads.restore(again, pointer)
     second = heads.train(again)
     assert second["training_iteration"] == 2
     assert seconds(first) + 0.1 <= seconds(second) < seconds(first) + 0.6
-
-
-REPORTS = [("a", 1, 4.0, 0.5), ("b", 1, 9.0, 0.4), ("a", 2, 8.0, 0.5), ("a", 3, 10.5, 0.5), ("b", 2, 21.0, 0.4)]
-"""Trial, report, seconds of training, loss: b trains slowly; the record's clock says something else again."""
 
 
 def filed(scheduler: ASHA) -> Any:
@@ -632,7 +626,8 @@ def test_a_replay_files_at_the_same_seconds_as_the_live_sweep_did(tmp_path: Path
         trials[name] = sweep.add(lr=0.1)
         sweep.start(trials[name])
         live.on_trial_add(None, trials[name])  # type: ignore[arg-type]
-    for name, number, trained, loss in REPORTS:
+    reports = [("a", 1, 4.0, 0.5), ("b", 1, 9.0, 0.4), ("a", 2, 8.0, 0.5), ("a", 3, 10.5, 0.5), ("b", 2, 21.0, 0.4)]
+    for name, number, trained, loss in reports:  # b trains slowly; the record's clock says something else again
         sweep.clock.now += 60.0  # starts, pauses, and the other trial's reports
         sweep.report(trials[name], number, loss, own={"seconds": trained})
         flat = {"training_iteration": number, "loss": loss, "time_total_s": 60.0 * number}

@@ -272,12 +272,10 @@ def test_a_group_of_nccl_s_is_left_without_its_peers_and_without_waiting(
 # --- what a gang's ranks tell libraries that are used to torchrun -----------------------------------------
 
 
-MEETING = Meeting("10.1.0.4", 4321, "gloo", layout=(2, 1))
-LAST = Place(rank=2, world_size=3, local_rank=0, local_world_size=1, node_rank=1, interface="10.1.0.4")
-
-
 def test_a_rank_is_told_its_place_and_the_gangs_store_as_by_torchrun_and_accelerate_of_cpus():
-    told = torchrun_variables(MEETING, LAST, {"RANK": "5", "WORLD_SIZE": "8"})  # a driver's own launcher
+    meeting = Meeting("10.1.0.4", 4321, "gloo", layout=(2, 1))
+    last = Place(rank=2, world_size=3, local_rank=0, local_world_size=1, node_rank=1, interface="10.1.0.4")
+    told = torchrun_variables(meeting, last, {"RANK": "5", "WORLD_SIZE": "8"})  # a driver's own launcher
     assert told == {
         "RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
         "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "ROLE_RANK": "2", "ROLE_WORLD_SIZE": "3",
@@ -288,11 +286,11 @@ def test_a_rank_is_told_its_place_and_the_gangs_store_as_by_torchrun_and_acceler
     }  # fmt: skip
 
     def on_cpus(**changes: Any) -> str:
-        return torchrun_variables(MEETING, dataclasses.replace(LAST, **changes), {})["ACCELERATE_USE_CPU"]
+        return torchrun_variables(meeting, dataclasses.replace(last, **changes), {})["ACCELERATE_USE_CPU"]
 
     assert (on_cpus(gpu=0), on_cpus(world_size=1), on_cpus()) == ("false", "false", "true")
-    assert torchrun_variables(MEETING, LAST, {"ACCELERATE_USE_CPU": "0"})["ACCELERATE_USE_CPU"] == "0"
+    assert torchrun_variables(meeting, last, {"ACCELERATE_USE_CPU": "0"})["ACCELERATE_USE_CPU"] == "0"
     # Of one rank alone no group is made from outside.
-    told = torchrun_variables(MEETING, Place(0, 1, 0, 1, 0, "10.1.0.4"), {})
+    told = torchrun_variables(meeting, Place(0, 1, 0, 1, 0, "10.1.0.4"), {})
     assert (told["RANK"], told["WORLD_SIZE"], told["MASTER_PORT"]) == ("0", "1", "4321")
     assert not [name for name in told if name.startswith("TORCHELASTIC")]
