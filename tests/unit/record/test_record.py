@@ -216,7 +216,6 @@ def test_answers_are_in_the_record(tmp_path: Path) -> None:
     assert "secret" not in read.answers[more][1]
     assert [text.partition(":")[0] for _, text in read.notes] == ["set"]
     assert set(read.answers) == {more, refused}
-    sweep.callback.close()
 
 
 def test_those_that_write_at_once_lose_nothing(tmp_path: Path) -> None:

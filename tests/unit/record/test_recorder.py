@@ -250,7 +250,6 @@ def test_a_trial_is_starting_until_its_head_announces_that_its_workers_have_met(
     told += [("00001", 0)]  # of its earlier start
     sweep.step()
     assert sweep.state.trials["00001"].starting
-    sweep.callback.close()
 
 
 # --- why a trial was stopped or paused, in the record -----------------------------------------------------

@@ -6,7 +6,6 @@ import copy
 import json
 import pickle
 import shutil
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -69,20 +68,14 @@ def told(state: SweepState) -> Any:
     return json.dumps({**asdict(state), "events": [*state.events]}, default=vars)
 
 
-def cuts(text: bytes) -> Iterator[int]:
-    """Yield where lines end, and places within them."""
-    at = 0
-    while (at := text.find(b"\n", at) + 1) > 0:
-        yield from (at - 1, at, at + 5)
-
-
 @pytest.mark.parametrize("make", [sweeps.record, every_kind, lambda folder: shutil.copytree(RECORDED, folder)])
 def test_a_reader_knows_all_that_a_replay_does_however_much_of_it_is_in_the_snapshot(tmp_path, make):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     cut.mkdir()
     make(whole)
     text = (whole / "record.jsonl").read_bytes()
-    places = list(cuts(text))
+    ends = [at for at, byte in enumerate(text, start=1) if byte == ord("\n")]
+    places = [place for at in ends for place in (at - 1, at, at + 5)]  # where lines end, and within them
     for number, place in enumerate(places[:: max(1, len(places) // 60)]):
         (cut / "record.jsonl").write_bytes(text[:place])
         if number % 3 == 0:

@@ -33,8 +33,8 @@ def add(asha: ASHA, trial_id: str, handle: Any = None) -> Any:
     return trial
 
 
-def report(asha: ASHA, trial: Any, t: int, value: Any) -> str:
-    return asha.on_trial_result(TUNE, trial, {"training_iteration": t, "loss": value})
+def report(asha: ASHA, trial: Any, t: int, value: Any, **more: Any) -> str:
+    return asha.on_trial_result(TUNE, trial, {"training_iteration": t, "loss": value, **more})
 
 
 @pytest.mark.parametrize(("value", "said"), [(-math.inf, "-inf"), (np.float32("nan"), "nan"), (10**400, "inf")])
@@ -48,16 +48,11 @@ def test_what_is_no_finite_number_stops(value, said):
 def test_reports_that_name_their_epoch_may_be_several_in_one_and_come_after_the_last():
     asha = make_asha(max_t=4, grace_period=4)
     trial, fitted = add(asha, "a"), add(asha, "fitted")
-    told = [
-        asha.on_trial_result(TUNE, trial, {"training_iteration": t, "epoch": (t - 1) // 2, "loss": 0.5})
-        for t in range(1, 10)
-    ]
-    assert told == [CONTINUE] * 8 + [STOP]
+    assert [report(asha, trial, t, 0.5, epoch=(t - 1) // 2) for t in range(1, 10)] == [CONTINUE] * 8 + [STOP]
     assert asha.reason("a") == "trained on past max_t=4"
     for t in (1, 2, 3, 4):
-        asha.on_trial_result(TUNE, fitted, {"training_iteration": t, "epoch": t - 1, "loss": 0.5})
-    tested = {"training_iteration": 5, "epoch": None, "loss": 0.5, "test_acc": 0.9}
-    assert asha.on_trial_result(TUNE, fitted, tested) == CONTINUE
+        report(asha, fitted, t, 0.5, epoch=t - 1)
+    assert report(asha, fitted, 5, 0.5, epoch=None, test_acc=0.9) == CONTINUE
 
 
 def test_a_fractional_reduction_factor_counts_exactly():

@@ -155,11 +155,6 @@ NOWHERE = "127.0.0.2"
 
 
 @pytest.fixture
-def store() -> dist.Store:
-    return dist.HashStore()
-
-
-@pytest.fixture
 def threads() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(4) as pool:
         yield pool
@@ -182,7 +177,8 @@ def errors(threads: ThreadPoolExecutor, of: Callable[[Place], Any], layout: tupl
     return [str(error) for one in found if (error := one.exception(timeout=30)) is not None]
 
 
-def test_ranks_wait_for_one_another_and_who_does_not_come_is_named(store, threads):
+def test_ranks_wait_for_one_another_and_who_does_not_come_is_named(threads):
+    store = dist.HashStore()
     found = [threads.submit(gather, store, place) for place in places((2, 1))]
     assert [one.result(30) for one in found] == [[HERE] * 3] * 3
     first, *_ = places((1, 2))
@@ -190,9 +186,9 @@ def test_ranks_wait_for_one_another_and_who_does_not_come_is_named(store, thread
         gather(dist.HashStore(), first, 0.2)
 
 
-def test_nodes_that_reach_one_another_pass_and_who_cannot_reach_whom_is_said_on_both_sides(store, threads, monkeypatch):
-    assert errors(threads, lambda place: try_pairs(store, place, 2, HERE), (2, 1)) == []
-    store = dist.HashStore()
+def test_nodes_that_reach_one_another_pass_and_who_cannot_reach_whom_is_said_on_both_sides(threads, monkeypatch):
+    first, store = dist.HashStore(), dist.HashStore()
+    assert errors(threads, lambda place: try_pairs(first, place, 2, HERE), (2, 1)) == []
     connect = socket.create_connection
 
     def blocked(place: tuple[str, int], timeout: float) -> socket.socket:
