@@ -71,8 +71,7 @@ def test_a_study_rebuilt_from_the_record_suggests_what_the_live_one_would(tmp_pa
     running: list[Any] = []
     rng = np.random.default_rng(0)
     for number in range(24):
-        running.append(trial := sweep.add(**live.suggest(f"{number:05d}")))
-        sweep.start(trial)
+        running.append(sweep.run(**live.suggest(f"{number:05d}")))
         for one in list(running[: len(running) - 1 + (number == 23)]):
             step = one.last_result.get("training_iteration", 0) + 1
             stop = step == 1 and rng.random() < 0.3

@@ -182,8 +182,11 @@ def test_values_of_a_script_s_own_classes_are_sent_as_what_they_derive_from(tmp_
     class Phase(str, Enum):  # noqa: UP042 - whose str() is "Phase.VAL"
         VAL = "val"
 
-    ranks, width = Ranks(tmp_path, size=1, until=None), IntEnum("Width", "WIDE", start=8)
-    ranks.report({"phase": Phase.VAL, "width": [*width], "loss": type("Loss", (float,), {})(0.5), "last": True})
+    class Width(IntEnum):
+        WIDE = 8
+
+    ranks = Ranks(tmp_path, size=1, until=None)
+    ranks.report({"phase": Phase.VAL, "width": [Width.WIDE], "loss": type("Loss", (float,), {})(0.5), "last": True})
     metrics = ranks.events[0].metrics
     assert metrics == {"phase": "val", "width": [8], "loss": 0.5, "last": True}
     assert [type(value) for value in (metrics["phase"], *metrics["width"], metrics["loss"])] == [str, int, float]

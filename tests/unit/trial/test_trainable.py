@@ -623,8 +623,7 @@ def test_a_replay_files_at_the_same_seconds_as_the_live_sweep_did(tmp_path: Path
     )
     sweep = Sweep(create_sweep_folder(tmp_path, "sweep"))
     for name in "ab":
-        trials[name] = sweep.add(lr=0.1)
-        sweep.start(trials[name])
+        trials[name] = sweep.run(lr=0.1)
         live.on_trial_add(None, trials[name])  # type: ignore[arg-type]
     reports = [("a", 1, 4.0, 0.5), ("b", 1, 9.0, 0.4), ("a", 2, 8.0, 0.5), ("a", 3, 10.5, 0.5), ("b", 2, 21.0, 0.4)]
     for name, number, trained, loss in reports:  # b trains slowly; the record's clock says something else again
