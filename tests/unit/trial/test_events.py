@@ -192,6 +192,7 @@ def test_a_head_asks_a_store_again_for_what_it_is_to_restore(make: Make, monkeyp
     monkeypatch.setattr("tunelight.trial.trainable.time.sleep", slept.append)
     head = make("a")
     assert head.restore("here") == "restored"
+    restore.assert_called_with("here")
     assert slept == [1.0, 2.0]
     restore.side_effect = refused
     with pytest.raises(OSError, match="503 Slow Down"):
