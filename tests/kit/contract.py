@@ -10,15 +10,15 @@ from typing import Any
 import cloudpickle
 import pytest
 
+import tunelight as tl
 from tests.kit import tasks
 from tunelight.errors import GangError
 from tunelight.messages import Continue, Ended, Report, Save, Saved, Stop
+from tunelight.session.session import get_session
 from tunelight.session.task import Home, Start, Task
 
 
 def reporting(config: dict[str, Any]) -> None:
-    import tunelight as tl
-
     for number in range(1, config.get("reports", 3) + 1):
         if config.get("fail_at") == number:
             raise ValueError("no more")
@@ -27,11 +27,6 @@ def reporting(config: dict[str, Any]) -> None:
 
 
 def saving(config: dict[str, Any]) -> None:
-    from pathlib import Path
-
-    import tunelight as tl
-    from tunelight.session.session import get_session
-
     session = get_session()
 
     def save(path: str) -> None:

@@ -139,6 +139,7 @@ class Sweep:
     def __init__(self, folder: Path, *, now: float = 1000.0, **sweep: Any) -> None:
         self.clock = Clock(now)
         self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
         told = {"metric": "loss", "mode": "min", **sweep}
         self.callback = RecordCallback(folder, seed_of=lambda trial: int(trial) + 7, clock=self.clock, **told)
         self.trials: list[Any] = []
@@ -259,7 +260,7 @@ class Writer:
 
     def __init__(self, folder: Path, **told: Any) -> None:
         self.folder = Path(folder, "digits")
-        self.folder.mkdir()
+        self.folder.mkdir(parents=True)
         self.now = 0.0
         self.record = Record(self.folder, self._clock)
         self.told = {"metric": "loss", "mode": "min", **told}

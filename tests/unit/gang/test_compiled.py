@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -33,19 +33,16 @@ def worker() -> Iterator[Callable[..., tuple[int, str]]]:
 
     torch._dynamo.reset()
     graphs = Compiled()
-    found: list[tuple[int, str]] = []
 
-    def run(train: Callable[[], object]) -> None:
+    def run(train: Callable[[], object]) -> tuple[int, str]:
         graphs.begin()
         before = compiled_graphs()
         train()
-        found.append((compiled_graphs() - before, graphs.end()))
+        return compiled_graphs() - before, graphs.end()
 
     def trial(train: Callable[[], object]) -> tuple[int, str]:
-        thread = threading.Thread(target=run, args=(train,))
-        thread.start()
-        thread.join(60)
-        return found[-1]
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(run, train).result(60)
 
     yield trial
     torch._dynamo.reset()

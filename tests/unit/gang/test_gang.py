@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -10,18 +13,22 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import psutil
 import pytest
 import ray
 from ray.exceptions import ActorDiedError, RaySystemError, RayTaskError
 
+from tests.kit import tasks
 from tests.kit.contract import GangContract
 from tests.kit.fakes import FakeGang
+from tests.kit.programs import held
+from tests.kit.waiting import until
 from tunelight.errors import GangError
 from tunelight.gang import gang as gangs
-from tunelight.gang import worker
+from tunelight.gang import seat, worker
 from tunelight.gang.gang import Gang
 from tunelight.gang.placement import Location
-from tunelight.gang.seat import Seat
+from tunelight.gang.seat import Seat, _kill, _remains, await_ends
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.watch import Sign
 from tunelight.gang.worker import TrialBox
@@ -30,66 +37,29 @@ from tunelight.policies import FailurePolicy
 from tunelight.resources import Reservation
 
 
-def two_seats(monkeypatch: pytest.MonkeyPatch) -> Gang:
-    """Return a gang of two ranks whose polls are what they bring."""
-    monkeypatch.setattr(ray, "get", lambda poll: (poll, Sign()))
-    gang = Gang(GangSpec(Reservation(2)), None)
-    gang.trials = 1
-    gang.ranks = [Seat(gang.spec), Seat(gang.spec)]
-    return gang
-
-
-def test_a_gang_runs_until_its_last_event_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 1 has ended; one poll of rank 0 then brings its last report and its end at once."""
-    gang = two_seats(monkeypatch)
-    last: list[Event] = [Report(3, {"loss": 1.0}), Ended(0)]
-    gang._take(1, [Ended(1)])
-    gang._take(0, last)
-    read: list[Any] = []
-    while gang.running:
-        read.append(gang.next_event(0))
-    assert read == [Ended(1), *last]
-
-
-def test_a_worker_that_left_a_thread_is_ended_once_all_ranks_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0's process serves the store from which the others may read their last decision."""
-    gang = two_seats(monkeypatch)
-    lost: list[tuple[int, str]] = []
-    monkeypatch.setattr(gang, "lose", lambda rank, reason: lost.append((rank, reason)))
-    ended: Any = [Ended(0, left_behind=("a thread",))]
-    gang._take(0, ended)
-    assert not lost
-    gang._take(1, [Ended(1)])
-    assert lost == [(0, "rank 0 left a thread")]
-
-
 class Polls:
     """Ray's side of polls, each a list: of what it brings, or the error that it raises; without either, it waits on."""
 
     def __init__(self) -> None:
-        self.asked: list[Poll] = []
+        self.asked: list[Any] = []
 
-    def wait(self, polls: list[Poll], num_returns: int = 1, timeout: float | None = None) -> Any:
+    def wait(self, polls: list[Any], num_returns: int = 1, timeout: float | None = None) -> Any:
         ready = [poll for poll in polls if poll.answer is not None][:num_returns]
         return ready, [poll for poll in polls if poll not in ready]
 
-    def get(self, poll: Poll) -> Any:
+    def get(self, poll: Any) -> Any:
         if isinstance(poll.answer, Exception):
             raise poll.answer
         return poll.answer, Sign()
 
     def worker(self, rank: int) -> Any:
         """Return a rank's actor that is asked, and answers nothing by itself."""
-        ask = SimpleNamespace(remote=lambda *_: self.asked.append(Poll(rank)) or self.asked[-1])  # type: ignore[func-returns-value]
-        return SimpleNamespace(poll=ask, answer=ask)
 
+        def remote(*_: Any) -> Any:
+            self.asked.append(mock.Mock(rank=rank, answer=None))
+            return self.asked[-1]
 
-class Poll:
-    """One poll of a rank, and what it was answered."""
-
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-        self.answer: Any = None
+        return SimpleNamespace(poll=SimpleNamespace(remote=remote), answer=SimpleNamespace(remote=remote))
 
 
 LIMIT_S = 600.0
@@ -112,6 +82,32 @@ def two(monkeypatch: pytest.MonkeyPatch) -> Any:
     return gang, polls, clock
 
 
+def test_a_gang_runs_until_its_last_event_is_read(two: Any) -> None:
+    """Rank 1 has ended; one poll of rank 0 then brings its last report and its end at once."""
+    gang, polls, _ = two
+    last = [Report(3, {"loss": 1.0}), Ended(0)]
+    polls.asked[0].answer, polls.asked[1].answer = last, [Ended(1)]
+    for rank in (1, 0):
+        gang._take(rank, polls.asked[rank])
+    read = []
+    while gang.running:
+        read.append(gang.next_event(0))
+    assert read == [Ended(1), *last]
+
+
+def test_a_worker_that_left_a_thread_is_ended_once_all_ranks_have_ended(
+    two: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0's process serves the store from which the others may read their last decision."""
+    gang, polls, _ = two
+    monkeypatch.setattr(gang, "lose", lose := mock.Mock())
+    polls.asked[0].answer, polls.asked[1].answer = [Ended(0, left_behind=("a thread",))], [Ended(1)]
+    gang._take(0, polls.asked[0])
+    lose.assert_not_called()
+    gang._take(1, polls.asked[1])
+    lose.assert_called_once_with(0, "rank 0 left a thread")
+
+
 def test_a_frozen_rank_is_noticed_although_the_other_one_reports_all_the_while(two: Any) -> None:
     gang, polls, clock = two
     number = 0
@@ -123,10 +119,7 @@ def test_a_frozen_rank_is_noticed_although_the_other_one_reports_all_the_while(t
         if isinstance(event, Ended):
             break
         assert isinstance(event, Report)
-    assert isinstance(event, Ended)
-    assert event.rank == 1
-    assert event.error is not None
-    assert event.error.cause == "unresponsive"
+    assert (event.rank, event.error.cause) == (1, "unresponsive")
 
 
 @pytest.mark.parametrize(("limit_s", "silent_s"), [(LIMIT_S, LIMIT_S - 1), (None, 100 * LIMIT_S)])
@@ -157,11 +150,9 @@ def test_a_rank_whose_answer_nobody_has_read_yet_is_not_frozen(two: Any) -> None
 def test_what_cannot_be_read_is_not_called_a_dead_process_and_not_tried_again(two: Any, error: Any, cause: str) -> None:
     gang, polls, _ = two
     polls.asked[0].answer = error
-    event = gang.next_event()
-    assert isinstance(event, Ended)
-    assert event.error is not None
-    assert event.error.cause == cause
-    assert ("process died" in event.error.message) == (cause == "died")
+    error = gang.next_event().error
+    assert error.cause == cause
+    assert ("process died" in error.message) == (cause == "died")
 
 
 def test_rank_0_hurries_once_the_others_have_heard_however_late_they_answer(two: Any) -> None:
@@ -255,3 +246,109 @@ def test_what_a_worker_says_of_its_meeting_is_kept_unless_another_one_is_gone(mo
     with pytest.raises(GangError) as caught:
         Gang(GangSpec(Reservation(2)), None)._gather([error, "joined"], 1.0, "its ranks to meet")
     assert (str(caught.value), caught.value.cause) == ("Rank 1 cannot reach rank 0", cause)
+
+
+# --- what a seat sends its worker, and the end of a worker's process, with real ones
+
+
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
+FIRST_THREAD_ENDS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+print(1, flush=True)
+ctypes.CDLL(None).syscall(%d, 0)
+"""
+_EXIT = {"x86_64": 60, "aarch64": 93}
+"""The number of the system call that ends one thread."""
+
+
+@pytest.fixture
+def start() -> Iterator[Any]:
+    """Return a function that starts a program with an argument, and waits until it runs."""
+    with contextlib.ExitStack() as started:
+
+        def start(code: str, argument: str) -> Any:
+            one: Any = started.enter_context(held(sys.executable, "-c", code, argument))
+            assert one.stdout.readline()
+            return one
+
+        yield start
+
+
+def test_a_worker_that_does_not_end_is_killed_and_another_process_of_the_same_number_left_alone(start: Any) -> None:
+    process = start(DEAF, "GangWorker")
+    assert _remains(process.pid)
+    _kill(process.pid)
+    until(lambda: not _remains(process.pid), 20)  # nobody has asked for its exit status yet
+    assert psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
+    process = start(DEAF, "another program")
+    _kill(process.pid)
+    assert process.poll() is None
+    assert not _remains(process.pid)
+
+
+def test_a_process_remains_while_one_of_its_threads_does(start: Any) -> None:
+    """It holds its memory, and a GPU's, though its first thread has ended."""
+    process = start(FIRST_THREAD_ENDS % _EXIT[os.uname().machine], "GangWorker")
+    until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE, 20)
+    assert _remains(process.pid)
+    process.kill()
+    until(lambda: not _remains(process.pid), 20)
+
+
+@pytest.fixture
+def vacated(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that makes a seat whose worker, a process, is not ended by Ray."""
+    context = type("Context", (), {"get_node_id": staticmethod(lambda: "here")})
+    monkeypatch.setattr(seat.ray, "get_runtime_context", context)
+    monkeypatch.setattr(seat.ray, "kill", lambda worker: None)
+    monkeypatch.setattr(seat, "_kill", lambda pid: None)
+
+    def vacated(pid: int, *gpus: str) -> Seat:
+        one = Seat(GangSpec(), worker="worker", location=Location("here", "10.0.0.1", pid, "host", gpus))
+        one.vacate("it hangs")
+        return one
+
+    return vacated
+
+
+def test_what_a_worker_holds_of_a_gpu_is_waited_for(start: Any, vacated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = start(DEAF, "GangWorker")
+    one = vacated(process.pid, "0")
+    looked = iter(range(10**6))
+
+    def look(seconds: float) -> None:
+        if next(looked) == 3:
+            process.kill()
+        time.sleep(seconds)
+
+    sleeper = type("Time", (), {"sleep": staticmethod(look), "monotonic": staticmethod(time.monotonic)})
+    monkeypatch.setattr(seat, "time", sleeper)
+    await_ends([one, Seat(GangSpec())])
+    assert not _remains(process.pid)
+    assert next(looked) > 3
+
+
+def test_but_not_for_long_nor_where_there_is_no_gpu(start: Any, vacated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = start(DEAF, "GangWorker")
+    monkeypatch.setattr(seat, "_FREE_S", 0.05)
+    one = vacated(process.pid, "0")
+    await_ends([one])
+    assert process.poll() is None
+    assert one.ended is None
+    assert vacated(start(DEAF, "GangWorker").pid).ended is None
+
+
+def test_a_worker_is_sent_a_task_once_and_its_successor_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Seat, "dismiss", lambda self: None)  # without Ray
+    sent: list[Any] = []
+    worker = SimpleNamespace(start=SimpleNamespace(remote=lambda start, task: sent.append((start.trial_id, task))))
+    one = Seat(GangSpec(), worker=worker)
+    (first, start), (second, _) = tasks.trial("x"), tasks.trial("x", metric="loss")
+    for task in (first, first, second):
+        one.start(task, start)
+    one.vacate("lost")
+    one.worker = worker
+    one.start(second, start)
+    assert sent == [("00000", first), ("00000", None), ("00000", second), ("00000", second)]
+    assert one.starts == 1

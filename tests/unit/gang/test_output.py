@@ -145,24 +145,22 @@ def print_in_every_way() -> None:
     subprocess.run(["echo", "to a stream"], stdout=sys.stdout, check=True)
 
 
-SAID = {
-    "a child's line", "a child's warning", "half a line", "bytes", "a library's line", "C has kept this", "to a stream",
-    "a command in a shell", "a fork's line", "its own line",
-}  # fmt: skip
-
-
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_trial_s_log_or_the_driver_has_what_libraries_and_child_processes_print(
     tmp_path: Path, posted: list[Text]
 ) -> None:
+    wanted = {
+        "a child's line", "a child's warning", "half a line", "bytes", "a library's line", "C has kept this",
+        "to a stream", "a command in a shell", "a fork's line", "its own line",
+    }  # fmt: skip
     with to_trial_log(str(tmp_path), 0, verbose=0):
         print_in_every_way()
     lines = (tmp_path / "log.txt").read_text().replace("half a line", "half a line\n").splitlines()
-    assert {line.removeprefix("[0] ") for line in lines} == SAID
+    assert {line.removeprefix("[0] ") for line in lines} == wanted
     with to_driver(3, Terminal(), posted.append):
         print_in_every_way()
     lines = said(posted).replace("half a line", "half a line\n[3] ").splitlines()
-    assert {line.removeprefix("[3] ") for line in lines} - {""} == SAID
+    assert {line.removeprefix("[3] ") for line in lines} - {""} == wanted
     assert all(line.startswith("[3] ") for line in lines)
 
 

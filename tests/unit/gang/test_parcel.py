@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import pickle
-import subprocess
 import sys
 import threading
 import tracemalloc
@@ -22,6 +22,7 @@ import ray
 import torch
 from torch import nn
 
+from tests.kit.programs import python
 from tunelight.errors import TrainFunctionError
 from tunelight.gang.parcel import Code, Packed, check_picklable, heavy, pack, unpack
 
@@ -50,9 +51,6 @@ def tied(device: str = "cpu") -> Any:
     model = nn.Sequential(*(nn.Linear(40, 40, bias=False, device=device) for _ in range(2)))
     model[1].weight = model[0].weight
     return model
-
-
-# --- no copies --------------------------------------------------------------------------------------------
 
 
 def peak_of(call: Callable[[], Packed]) -> tuple[Packed, int]:
@@ -98,9 +96,6 @@ def test_what_is_packed_is_pickled_out_of_band_itself_unless_it_is_small():
     packed = pack([torch.arange(FEW), np.arange(FEW)])
     assert (packed.storages, packed.buffers) == ([], [])
     assert [part.sum() for part in unpack(packed)] == [4950, 4950]
-
-
-# --- the same again ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("length", [FEW, MANY])
@@ -162,9 +157,6 @@ def test_what_is_more_than_a_tensor_travels_as_it_is():
     assert (weight.is_meta, weight.shape) == (True, (MANY, MANY))
 
 
-# --- references -------------------------------------------------------------------------------------------
-
-
 def test_a_reference_is_the_receivers_own_object_and_neither_an_equal_one_nor_none_is_one():
     here, there = Holder(lock=LOCK), Holder()
     again = unpack(pack({"a": here, "b": [here]}, {"trainer": here}), {"trainer": there})
@@ -195,9 +187,6 @@ def test_what_is_missing_where_it_is_unpacked_is_named():
         unpack(packed, {"model": here})
     with pytest.raises(ModuleNotFoundError, match="only_there"):
         unpack(Packed(b"conly_there\nThing\n.", [], []))
-
-
-# --- training code ---------------------------------------------------------------------------------------------
 
 
 def _uses(source: str, **names: Any) -> Any:
@@ -247,8 +236,7 @@ def test_code_is_pickled_when_it_is_sent_and_named_with_its_size_where_it_takes_
     assert unpack(pickle.loads(pickle.dumps(code)))({}) == [1]
     monkeypatch.setattr("tunelight.gang.parcel._HEAVY_BYTES", MB)
     holder = Holder(small=np.zeros(MB // 8), data=np.zeros(3 * MB // 8))
-    said = heavy(_closing_over(holder), "train")
-    assert said is not None
+    said: Any = heavy(_closing_over(holder), "train")
     assert said.startswith("train takes 4 MB to the workers")
     assert "tl.cached" in said
     assert heavy(_closing_over(3), "train") is None
@@ -321,9 +309,5 @@ def test_processes_of_training_code_know_the_scripts_functions_and_classes(tmp_p
     for name, text in (("driver.py", SCRIPT), ("worker.py", WORKER)):
         Path(tmp_path, name).write_text(text)
     for command in (["driver.py"], ["worker.py", context]):
-        done = subprocess.run(
-            [sys.executable, str(tmp_path / command[0]), str(tmp_path / "packed"), *command[1:]],
-            capture_output=True, text=True, timeout=100, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        done = python(tmp_path / command[0], tmp_path / "packed", *command[1:], limit_s=100, env=os.environ)
     assert done.stdout == "(4, 9)\n"

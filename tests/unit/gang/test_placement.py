@@ -185,9 +185,6 @@ def test_what_a_hook_used_of_cuda_is_kept(variable: str, monkeypatch: pytest.Mon
         fixed_gpus(("GPU-5e",), 4, variable)
 
 
-# --- a worker's own part
-
-
 CUDA = SimpleNamespace(__version__="2.13.0+cu130", cuda="13.0", hip=None)
 ROCM = SimpleNamespace(__version__="2.13.0+rocm7", cuda=None, hip="7.0")
 CPUS = SimpleNamespace(__version__="2.13.0+cpu", cuda=None, hip=None)
@@ -224,13 +221,9 @@ def test_torch_has_to_be_built_for_the_gpu_that_a_worker_has_and_a_worker_to_hav
 # --- places of ranks: GPUs, nodes, and bundles of a reservation -------------------------------------------
 
 
-def located(*nodes: tuple[str, tuple[str, ...]]) -> list[Location]:
-    return [Location(node, f"10.0.0.{node}", 1, node, gpus) for node, gpus in nodes]
-
-
 def test_ranks_of_a_node_are_neighbours_and_horovod_is_told_where_each_is() -> None:
     """Workers of two nodes that came in turns; the first rank is the first of the first node."""
-    placed = [place for _, place in arrange(located(("1", ()), ("2", ()), ("1", ())))]
+    placed = [place for _, place in arrange([Location(node, f"10.0.0.{node}", 1, node, ()) for node in "121"])]
     seen = [(place.rank, place.node_rank, place.local_rank, place.local_world_size) for place in placed]
     assert seen == [(0, 0, 0, 2), (1, 0, 1, 2), (2, 1, 0, 1)]
     assert layout(placed) == (2, 1)

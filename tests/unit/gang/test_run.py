@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, ClassVar
+from unittest import mock
 
 import cloudpickle
 import pytest
@@ -37,8 +37,6 @@ from tunelight.policies import COOLDOWN_S, FailurePolicy
 from tunelight.resources import Reservation
 from tunelight.session.task import Start, Task
 
-TASK, START = Task(b""), Start("00000", "/nowhere", {}, until=None)
-
 
 def error(cause: Any = "died", rank: int = 1) -> WorkerError:
     return WorkerError(rank, "here", "ActorDiedError", "gone", "", cause=cause)
@@ -58,7 +56,7 @@ class ScriptedGang:
     def __init__(self, *starts: Sequence[Event], late: Sequence[Event] = (), size: int = 2, wanted: int = 2) -> None:
         self.spec = GangSpec(Reservation(size, least=1, most=wanted))
         self.size, self.arrived = size, 0
-        self.trials = self._serial = 0
+        self.trials = 0
         self.seats: list[int | None] = []
         self.locations: list[Location] = []
         self.late: list[Event] = list(late)
@@ -95,8 +93,7 @@ class ScriptedGang:
 
     def answer(self, decision: Any) -> int:
         self.answers.append(decision)
-        self._serial += 1
-        return self._serial
+        return len(self.answers)
 
     def hurry(self) -> None:
         self.hurried += 1
@@ -127,14 +124,13 @@ class Sleeper(Clock):
 
 
 def play(
-    gang: Any, policy: FailurePolicy | None = None, leave: Any = None, *, start: bool = True, **kwargs: Any
+    gang: Any, policy: FailurePolicy | None = None, leave: Any = None, until: int | None = None, **kwargs: Any
 ) -> tuple[ResilientRun, Sleeper, list[str]]:
     said: list[str] = []
-    clock = Sleeper()
-    run = ResilientRun(TASK, START, policy or FailurePolicy(), sleep=clock.sleep, clock=clock, **kwargs)
+    clock, start = Sleeper(), Start("00000", "/nowhere", {}, until=until)
+    run = ResilientRun(Task(b""), start, policy or FailurePolicy(), sleep=clock.sleep, clock=clock, **kwargs)
     vars(run)["say"] = said.append
-    if start:
-        run.start(gang, leave)
+    run.start(gang, leave)
     return run, clock, said
 
 
@@ -148,9 +144,8 @@ def numbers(run: ResilientRun) -> list[int]:
 
 
 def test_a_restarted_rank_runs_unasked_to_where_it_was() -> None:
-    gang: Any = ScriptedGang([report(1), report(2, saved=False), Ended(1, error=error())], [Ended(0)])
-    run = ResilientRun(TASK, replace(START, until=1), FailurePolicy())
-    run.start(gang)
+    gang = ScriptedGang([report(1), report(2, saved=False), Ended(1, error=error())], [Ended(0)])
+    run, *_ = play(gang, until=1)
     run.next_event()
     run.answer(Continue(until=2))
     numbers(run)
@@ -317,14 +312,12 @@ def test_what_a_start_that_failed_has_handed_in_is_no_part_of_the_result() -> No
 
 
 def test_an_offer_that_no_store_takes_is_told() -> None:
-    class Full(ScriptedGang):
-        def ask(self, decision: Any, kind: Any) -> Any:
-            assert isinstance(decision, Offer)
-            return Offered(None, why="ObjectStoreFullError: 2 GB")
-
-    run, _, said = play(Full([report(1), Ended(0)]))
+    gang: Any = ScriptedGang([report(1), Ended(0)])
+    gang.ask = mock.Mock(return_value=Offered(None, why="ObjectStoreFullError: 2 GB"))
+    run, _, said = play(gang)
     run.next_event()
     assert run.offer() is None
+    assert isinstance(gang.ask.call_args.args[0], Offer)
     assert "could not offer its state to other trials" in said[0]
     assert "ObjectStoreFullError: 2 GB" in said[0]
 
@@ -356,24 +349,13 @@ def test_a_head_without_a_driver_of_tunelights_asks_ray_every_two_seconds_for_it
 ) -> None:
     monkeypatch.setattr(orders.ray, "is_initialized", lambda: True)
     gang: Any = SimpleNamespace(locations=[SimpleNamespace(node_id=node, hostname="host") for node in "abb"])
-    answers: list[Any] = [{"c": 7}, {"b": 0, "c": 7}, RuntimeError("no GCS")]
-    asked = list[float]()
-
-    def drains() -> Any:
-        asked.append(clock.now)
-        if isinstance(answer := answers.pop(0), Exception):
-            raise answer
-        return answer
-
-    clock = Clock(0.0)
-    check = make_leave_check(gang, with_head=False, drains=drains, clock=clock)
-    assert check is not None
+    drains, clock = mock.Mock(side_effect=[{"c": 7}, {"b": 0, "c": 7}, RuntimeError("no GCS")]), Clock(0.0)
+    check: Any = make_leave_check(gang, with_head=False, drains=drains, clock=clock)
     found = []
     for clock.now in (0.0, NODES_S / 2, NODES_S, NODES_S * 1.5, 2 * NODES_S):
-        found.append(check())
+        found.append((check(), drains.call_count))
     leave = Stop("Ray drains host#b", save=True)
-    assert found == [None, None, leave, leave, None]
-    assert asked == [0.0, NODES_S, 2 * NODES_S]
+    assert found == [(None, 1), (None, 1), (leave, 2), (leave, 2), (None, 3)]
 
 
 class Relay:

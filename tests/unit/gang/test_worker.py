@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import cloudpickle
 import pytest
@@ -61,18 +62,23 @@ def begin(worker: Any, train: Callable[..., object], serial: int, folder: Path, 
     return box
 
 
-def end_of(box: TrialBox, limit_s: float = 60.0) -> Ended:
-    """Return the event that ends a trial, as soon as it comes."""
+def error_of(box: TrialBox, limit_s: float = 60.0) -> Any:
+    """Return the error of a trial, or None, as soon as it ends."""
     while not isinstance(event := box.events.get(timeout=limit_s), Ended):
         pass
-    return event
+    return event.error
 
 
 @pytest.fixture
-def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what a worker changes of its process within the test."""
     monkeypatch.setattr(os, "environ", os.environ | {CACHE_VARIABLE: str(tmp_path)})
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])  # where a trial looks for trackers
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def worker(place: None) -> Iterator[Any]:
     one = worker_of_one(GpuMemory())
     yield one
     one.leave()
@@ -95,8 +101,7 @@ def test_the_error_of_a_rank_is_told_before_nccl_has_ended_its_connections(
     def train(config: Any) -> None:
         raise RuntimeError("CUDA out of memory")
 
-    error = end_of(begin(worker, train, 1, tmp_path), 20).error  # not after the limit
-    assert error is not None
+    error = error_of(begin(worker, train, 1, tmp_path), 20)  # not after the limit
     assert error.message == "CUDA out of memory"
     assert not error.secondary
     told.set()
@@ -119,7 +124,7 @@ def test_a_trial_begins_with_its_own_rank_and_train_objects_may_have_any_attribu
             assert [vars(one.rank_zero_only)["rank"] for one in (rank_zero, torchmetrics.utilities.prints)] == [0, 0]
             tl.report({"loss": 1.0})
 
-    assert end_of(begin(worker, Train(), 1, tmp_path)).error is None
+    assert error_of(begin(worker, Train(), 1, tmp_path)) is None
 
 
 @pytest.mark.parametrize("strategy", ["auto", "the gang's"])
@@ -137,8 +142,7 @@ def test_a_keyboard_interrupt_in_training_code_is_the_trial_s_error(worker: Any,
             callbacks=[Enough()], strategy="auto" if strategy == "auto" else tl.RayStrategy(),
         ).fit(import_module(f"{pl.__name__}.demos.boring_classes").BoringModel())  # fmt: skip
 
-    error = end_of(begin(worker, train, 1, tmp_path)).error
-    assert error is not None
+    error = error_of(begin(worker, train, 1, tmp_path))
     assert (error.type_name, error.message) == ("KeyboardInterrupt", "enough")
     assert "heard of KeyboardInterrupt" in (tmp_path / "t" / "log.txt").read_text()
 
@@ -151,7 +155,7 @@ def test_a_log_file_that_a_trial_opens_is_closed_at_its_end(worker: Any, tmp_pat
         logging.getLogger().addHandler(logging.FileHandler("root.log"))
 
     for serial in (1, 2):
-        end_of(begin(worker, train, serial, tmp_path))
+        error_of(begin(worker, train, serial, tmp_path))
         worker._thread.join()
         assert worker._left == ()
         assert logging.getLogger("tests.named").handlers == []
@@ -167,13 +171,9 @@ def test_an_error_of_a_call_that_works_once_in_a_process_says_that_workers_are_r
     def train(config: Any) -> None:
         raise RuntimeError(said)
 
-    first = end_of(begin(worker, train, 1, tmp_path)).error
+    assert error_of(begin(worker, train, 1, tmp_path)).message == said
     worker._reused = True  # as ``start`` notes of a worker that has had the task
-    second = end_of(begin(worker, train, 2, tmp_path)).error
-    assert first is not None
-    assert second is not None
-    assert first.message == said
-    assert "reuse_gangs=False gives each trial new ones" in second.message
+    assert "reuse_gangs=False gives each trial new ones" in error_of(begin(worker, train, 2, tmp_path)).message
 
 
 # --- what trials leave on a GPU: real tensors of this process, and a torch.cuda that counts as it is told ----
@@ -226,18 +226,6 @@ class Cuda:
         return self.fraction
 
 
-def memory(cuda: Cuda, share: float = 1) -> GpuMemory:
-    return GpuMemory(share, cuda)
-
-
-@pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    made: Any = ModuleType("models_of_mine")
-    monkeypatch.setitem(sys.modules, made.__name__, made)
-    yield made
-    vars(made).clear()
-
-
 @pytest.mark.parametrize(
     ("total", "share", "before", "left", "unfit"),
     [(16, 1, 0, [0.7], False), (16, 1, 0, [0.9], True), (6, 1, 0, [0.5], False), (6, 1, 0, [0.6], True),
@@ -249,7 +237,7 @@ def test_trials_may_leave_together_a_twentieth_of_the_worker_s_part_of_the_gpu_o
 ) -> None:
     cuda = Cuda(total * GB)
     cuda.allocated = before * GB
-    watched, found = memory(cuda, share), list[bool]()
+    watched, found = GpuMemory(share, cuda), list[bool]()
     for part in left:
         watched.begin(0)
         cuda.allocated += int(part * GB)
@@ -265,7 +253,7 @@ def test_graphs_that_hold_much_memory_are_dropped_and_nothing_is_where_nothing_l
         dropped.append(cuda.graphs)
         cuda.graphs = 0
 
-    watched = memory(cuda)
+    watched = GpuMemory(1, cuda)
     for held in (GB // 2, 2 * GB):
         watched.begin(0)
         cuda.graphs = held
@@ -284,7 +272,7 @@ def test_garbage_of_earlier_trials_and_what_is_kept_on_purpose_goes_before_the_w
         def __del__(self) -> None:
             cuda.allocated -= GB
 
-    watched = memory(cuda)
+    watched = GpuMemory(1, cuda)
     watched.begin(0)
     cycle: Any = Freed()
     cycle.itself = cycle
@@ -305,7 +293,7 @@ def test_garbage_of_earlier_trials_and_what_is_kept_on_purpose_goes_before_the_w
 @pytest.mark.parametrize("drop", [DROP, None])
 def test_an_error_that_cuda_does_not_get_over_makes_the_worker_unfit(drop: Any) -> None:
     cuda = Cuda()
-    gpu = memory(cuda)
+    gpu = GpuMemory(1, cuda)
     gpu.begin(0)
     assert gpu.left(drop) == ()
     cuda.broken = "device-side assert triggered"
@@ -317,7 +305,7 @@ def test_an_error_that_cuda_does_not_get_over_makes_the_worker_unfit(drop: Any) 
 @pytest.mark.parametrize(("share", "device"), [(1.0, 0), (1.0, None), (0.5, None), (0.0, None)])
 def test_a_process_that_does_not_use_cuda_is_left_alone(share: float, device: int | None) -> None:
     cuda = Cuda(used=False)
-    watched = memory(cuda, share)
+    watched = GpuMemory(share, cuda)
     watched.begin(device)
     assert watched.left(DROP) == ()
     assert not cuda.used
@@ -341,7 +329,7 @@ def test_each_trial_has_its_worker_s_part_of_the_gpu_whatever_an_earlier_one_set
     cuda = Cuda(used=hook is not None)
     if hook is not None:
         cuda.set_per_process_memory_fraction(hook, 3)
-    watched = memory(cuda, share)
+    watched = GpuMemory(share, cuda)
     for _ in range(2):
         watched.begin(3)
         assert cuda.fraction == allowed
@@ -374,18 +362,18 @@ def of_user() -> Any:
 
 
 @pytest.fixture
-def mine(module: Any) -> Any:
+def mine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Return a module of the user's, with the GPU."""
-    module.cuda = Live()
-    return module
+    made: Any = ModuleType("models_of_mine")
+    monkeypatch.setitem(sys.modules, made.__name__, made)
+    made.cuda = Live()
+    yield made
+    vars(made).clear()
 
 
 @pytest.fixture
-def trial(mine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[str, ...]]]:
+def trial(mine: Any, place: None, tmp_path: Path) -> Iterator[Callable[..., tuple[str, ...]]]:
     """Return a function that trains a trial, and returns what that left behind."""
-    monkeypatch.setattr(os, "environ", os.environ | {CACHE_VARIABLE: str(tmp_path)})
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])  # where a trial looks for trackers
-    monkeypatch.chdir(tmp_path)
     worker = worker_of_one(GpuMemory(1, mine.cuda), gpu=0)
     serials = itertools.count(1)
 
@@ -396,7 +384,7 @@ def trial(mine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
         box = begin(worker, trains, next(serials), tmp_path, job=job)
         worker._thread.join(60)
-        error = end_of(box).error
+        error = error_of(box)
         assert (error is not None) is (train.__name__ == "fails")
         assert error is None or told in error.message
         return tuple(worker._left)
@@ -410,21 +398,16 @@ def test_a_clean_up_or_an_end_that_fails_costs_the_worker_and_not_the_trial_whos
     trial: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def trains(config: Any) -> None:
-        import warnings
-
         warnings.filters = tuple(warnings.filters)
 
     def fails(config: Any) -> None:
         raise ValueError("no such lr")
 
-    def end_runs(_: Any, *, failed: bool) -> tuple[str, ...]:
-        raise OSError("no way to the tracker")
-
     monkeypatch.setattr(warnings, "filters", list(warnings.filters))
     (left,) = trial(trains)
     assert left.startswith("a clean-up that failed: TypeError")
     monkeypatch.setattr(warnings, "filters", list(warnings.filters))
-    monkeypatch.setattr(GangWorker, "_end_runs", end_runs)
+    monkeypatch.setattr(GangWorker, "_end_runs", mock.Mock(side_effect=OSError("no way to the tracker")))
     (left,) = trial(fails, told="no such lr")
     assert left == "an end that failed: OSError: no way to the tracker"
 
@@ -435,8 +418,6 @@ def test_threads_that_wait_for_kernels_to_compile_are_no_leak(trial: Any) -> Non
     AsyncCompile.pool.cache_clear()
 
     def trains(config: Any) -> None:
-        import threading
-
         from torch._inductor import config as inductor
         from torch._inductor.async_compile import AsyncCompile
 
@@ -460,8 +441,6 @@ def test_a_trial_that_keeps_a_model_in_a_global_makes_the_worker_unfit_and_a_dri
 
 def test_an_error_that_is_kept_keeps_no_tensor_of_the_code_that_raised_it(trial: Any, mine: Any) -> None:
     def fails(config: Any) -> None:
-        import sys
-
         mine = of_user()
 
         def step() -> None:
@@ -486,7 +465,6 @@ def test_a_global_that_each_trial_replaces_counts_once_although_it_is_a_cycle(tr
 
     def trains(config: Any) -> None:
         mine = of_user()
-
         model: Any = [mine.cuda.tensor()]
         model.append(model)
         mine.MODEL = model

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.kit import tasks
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.compat.lightning import TrainerFn
 from tunelight.errors import MetricError, SettingsError
@@ -21,12 +19,11 @@ pytestmark = pytest.mark.usefixtures("every_checkpoint")
 
 
 @pytest.fixture
-def reports(tmp_path: Path) -> Iterator[list[Any]]:
+def reports(join: Any) -> list[Any]:
     """Events of a trial of one rank that needs no answers."""
     events: list[Any] = []
-    session.set_current(tasks.session_of(tmp_path, hear=events.append, checkpoints=Checkpoints(every=2)))
-    yield events
-    session.set_current(None)
+    join(rank=0, size=1, hear=events.append, checkpoints=Checkpoints(every=2))
+    return events
 
 
 def trainer(**logged: float) -> Any:
@@ -86,15 +83,12 @@ def test_a_callback_survives_pickling_with_its_hooks_and_two_of_a_trainer_keep_s
     assert callback.state_key != TuneReportCallback("b").state_key
 
 
-class AsRank:
-    """Makes this process a rank of a trial of two that needs no answers, and keeps its notes."""
-
-    def __init__(self, folder: Path, rank: int) -> None:
-        self.notes: list[str] = []
-        here = tasks.session_of(folder, rank, 2, metric="val_loss")
-        here.boundary._agreement._channel.broadcast(1, "continue")
-        here.note = self.notes.append  # type: ignore[method-assign,assignment]
-        session.set_current(here)
+def notes_of(here: Any) -> list[str]:
+    """Let a rank of a trial of two need no answer to its first report; return its notes."""
+    notes: list[str] = []
+    here.boundary._agreement._channel.broadcast(1, "continue")
+    here.note = notes.append
+    return notes
 
 
 def in_gang(val: Any = None, train: Any = None, **logged: float) -> Any:
@@ -111,16 +105,16 @@ def logged_as(name: str, *, sync: bool, on_step: bool = False, rank_zero_only: b
     return SimpleNamespace(meta=meta, is_tensor=True)
 
 
-def test_a_rank_that_has_not_logged_what_rank_0_alone_logs_reports_on(reports: list[Any], tmp_path: Path) -> None:
-    AsRank(tmp_path, rank=1)
+def test_a_rank_that_has_not_logged_what_rank_0_alone_logs_reports_on(join: Any) -> None:
+    notes_of(join(metric="val_loss"))
     TuneReportCallback("val_loss").on_validation_end(in_gang(other=1.0), None)  # type: ignore[arg-type]
     assert session.get_session().context.number == 1
 
 
-def test_metrics_that_are_rank_0_s_share_are_noted_also_those_of_training(reports: list[Any], tmp_path: Path) -> None:
-    rank = AsRank(tmp_path, rank=0)
+def test_metrics_that_are_rank_0_s_share_are_noted_also_those_of_training(join: Any) -> None:
+    notes = notes_of(join(rank=0, metric="val_loss"))
     val = {"a": logged_as("val_loss", sync=False), "b": logged_as("val_acc", sync=True)}
     train = {"a": logged_as("loss", sync=False, on_step=True), "b": logged_as("lead", sync=False, rank_zero_only=True)}
     names = dict.fromkeys(("val_loss", "val_acc", "loss_epoch", "loss_step", "lead"), 1.0)
     TuneReportCallback().on_validation_end(in_gang(val, train, **names), None)  # type: ignore[arg-type]
-    assert [note.split()[0] for note in rank.notes] == ["loss_epoch", "val_loss"]
+    assert [note.split()[0] for note in notes] == ["loss_epoch", "val_loss"]

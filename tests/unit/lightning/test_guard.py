@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -12,34 +11,18 @@ from typing import Any
 import pytest
 
 from tests import flavours
-from tests.kit import tasks
-from tests.kit.programs import printed_by
+from tests.kit.programs import ROOT, printed_by
 from tests.kit.training import QUIET
 from tunelight.compat.lightning import FABRIC, flavour, pl
 from tunelight.errors import StrategyError
-from tunelight.session import session
 
 other = import_module(flavours.other())
-ROOT = Path(__file__).parents[3]
 
 
 def factories() -> dict[str, EntryPoint]:
     """Return what this tree registers, by the group: an environment may have been made from another tree."""
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     return {group: EntryPoint("tunelight", entries["tunelight"], group) for group, entries in told.items()}
-
-
-@pytest.fixture
-def trial(tmp_path: Path) -> Iterator[Any]:
-    """Return a function that makes this process a rank of a gang."""
-
-    def begin(workers: int) -> session.Session:
-        one = tasks.session_of(tmp_path, size=workers)
-        session.set_current(one)
-        return one
-
-    yield begin
-    session.set_current(None)
 
 
 def test_both_names_of_lightning_find_the_guard() -> None:
@@ -77,16 +60,16 @@ for package in (pytorch_lightning, lightning.pytorch):
 """)
 
 
-def test_a_class_that_derives_from_the_other_trainer_is_known(trial: Any) -> None:
-    trial(2)
+def test_a_class_that_derives_from_the_other_trainer_is_known(join: Any) -> None:
+    join(rank=0)
     (guard,) = factories()[f"{flavours.other()}.callbacks_factory"].load()()
     derived = type("Trainer", (other.Trainer,), {"__module__": "library"})
     with pytest.raises(StrategyError, match=f"is of {flavours.other()}, and"):
         guard.setup(derived(**QUIET), None, "fit")
 
 
-def test_in_a_gang_of_one_a_trainer_of_the_other_lightning_trains(trial: Any) -> None:
-    one = trial(1)
+def test_in_a_gang_of_one_a_trainer_of_the_other_lightning_trains(join: Any) -> None:
+    one = join(rank=0, size=1)
     guards = factories()[f"{flavours.other()}.callbacks_factory"].load()
     boring = import_module(f"{flavours.other()}.demos.boring_classes").BoringModel
     begun: list[bool] = []
@@ -105,16 +88,10 @@ def test_in_a_gang_of_one_a_trainer_of_the_other_lightning_trains(trial: Any) ->
     assert not one.progress.begun, "what follows is not watched"
 
 
-class Own(pl.strategies.SingleDeviceStrategy):
-    """A strategy of the user's, with attributes that tunelight's have, too."""
-
-    backend = "ddp"
-    parts = None
-
-
-def test_a_trainer_without_a_strategy_is_refused_in_a_gang(trial: Any) -> None:
-    trial(2)
+def test_a_trainer_without_a_strategy_is_refused_in_a_gang(join: Any) -> None:
+    join(rank=0)
     guard, _recovery = factories()[f"{flavour()}.callbacks_factory"].load()()
-    for strategy in ("auto", Own()):
+    own = type("Own", (pl.strategies.SingleDeviceStrategy,), {"backend": "ddp", "parts": None})  # as tunelight's have
+    for strategy in ("auto", own()):
         with pytest.raises(StrategyError, match=r"each of the gang's 2 workers.*strategy=tunelight\.RayStrategy\(\)"):
             guard.setup(pl.Trainer(**QUIET, strategy=strategy), None, "fit")

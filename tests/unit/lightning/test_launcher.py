@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -53,19 +54,11 @@ def fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fit:
     return run
 
 
-@pytest.fixture
-def users(tmp_path: Path) -> Path:
-    return trained(tmp_path / "users.ckpt", 1)
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> CheckpointInfo:
-    return CheckpointInfo(str(trained(tmp_path / "own.ckpt", 2)), number=2, fit=0)
-
-
 def test_a_trial_that_starts_again_goes_on_from_its_own_checkpoint_and_says_that_it_passes_over_the_user_s(
-    fit: Fit, users: Path, own: CheckpointInfo
+    fit: Fit, tmp_path: Path
 ) -> None:
+    users = trained(tmp_path / "users.ckpt", 1)
+    own = CheckpointInfo(str(trained(tmp_path / "own.ckpt", 2)), number=2, fit=0)
     for job in (False, True):
         assert fit(None, users, job=job) == [1, 2]
         assert fit(own, users, job=job) == [2]
@@ -104,33 +97,23 @@ class Heard(pl.Callback):
 
 
 class Data(pl.LightningDataModule):
-    """Notes exceptions."""
-
-    def __init__(self, heard: Heard) -> None:
-        super().__init__()
-        self.heard = heard
-
     def train_dataloader(self) -> Any:
         return DataLoader(TensorDataset(torch.ones(2, 4), torch.ones(2, 1)))
 
     val_dataloader = train_dataloader
 
-    def on_exception(self, exception: BaseException) -> None:
-        self.heard.hooks.append("the data module's on_exception")
-
 
 class Words(CSVLogger):
     """Keeps the words by which it is finalized, and the hooks that were heard before."""
 
-    def __init__(self, folder: Path, heard: Heard) -> None:
+    def __init__(self, folder: Path, hooks: list[str]) -> None:
         super().__init__(folder)
         self.words: list[str] = []
-        self.heard = heard
-        self.before: list[str] = []
+        self.hooks = hooks
 
     def finalize(self, status: str) -> None:
         self.words.append(status)
-        self.before = list(self.heard.hooks)
+        self.before = list(self.hooks)
 
 
 class Validating(TwoLayers):
@@ -145,8 +128,7 @@ class Validating(TwoLayers):
     def on_validation_end(self) -> None:
         self.report()
 
-    def on_train_end(self) -> None:
-        self.report()
+    on_train_end = on_validation_end
 
 
 Ended = Callable[..., tuple[list[str], list[str], pl.Trainer]]
@@ -170,11 +152,12 @@ def ended(tmp_path: Path) -> Ended:
             here.context.report({"loss": 1.0})
 
         heard = Heard()
-        words = Words(tmp_path, heard)
+        words = Words(tmp_path, heard.hooks)
         one = trainer(3, callbacks=[heard], logger=words, num_sanity_val_steps=0)
         one.strategy._launcher = GangLauncher(here)
         before = list(one.callbacks)  # type: ignore[attr-defined]  # Lightning's, set elsewhere
-        data = Data(heard)
+        data: Any = Data()
+        data.on_exception = lambda _: heard.hooks.append("the data module's on_exception")
         with pytest.raises(ZeroDivisionError if reason is aborted is None else TrialStopped):
             one.fit(Validating(report), datamodule=data)
         assert one.callbacks == before  # type: ignore[attr-defined]  # as above
@@ -242,10 +225,7 @@ def test_an_error_is_an_exception_as_without_a_gang(ended: Ended) -> None:
 def test_an_error_of_a_hook_behind_an_error_does_not_hide_it(
     ended: Ended, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fails: str
 ) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise OSError("later")
-
-    monkeypatch.setattr(Heard, fails, fail)
+    monkeypatch.setattr(Heard, fails, mock.Mock(side_effect=OSError("later")))
     _, words, _ = ended()
     assert words == ["failed"]
     assert "while cleaning up after a trial: OSError: later" in capsys.readouterr().out

@@ -9,6 +9,8 @@ import pytest
 import tunelight as tl
 from tunelight.compat.lightning import pl
 from tunelight.errors import SettingsError
+from tunelight.extras.check import check
+from tunelight.extras.digits import DigitsClassifier
 from tunelight.lightning.recipe import built, with_device
 
 
@@ -70,9 +72,6 @@ def test_objects_are_built_from_their_class_path_as_lightningcli_does() -> None:
     ],
 )
 def test_what_cannot_be_built_is_refused_before_ray_starts(described: Any, why: str) -> None:
-    from tunelight.extras.check import check
-    from tunelight.extras.digits import DigitsClassifier
-
     space = tl.SearchSpace({"model.lr": tl.uniform(0, 1)})
     with pytest.raises(SettingsError, match=why):
         check(space, {"model": DigitsClassifier, "metric": "val_loss", "trainer_args": {"callbacks": [described]}})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
 import tunelight as tl
@@ -68,11 +67,12 @@ def trainer(epochs: int = 3, report: Any = None, callbacks: Any = (), **given: A
 
 
 class Start:
-    """A start of a trial that has ended: its reports, and its error if there was one."""
+    """A start of a trial that has ended: its reports, and its error if it ``fails``."""
 
     def __init__(
-        self, folder: Path, train: Callable[[], object], resume: CheckpointInfo | None, stop: int | None, **task: Any
-    ) -> None:
+        self, folder: Path, train: Callable[[], object], resume: CheckpointInfo | None, stop: int | None, fails: bool,
+        **task: Any,
+    ) -> None:  # fmt: skip
         events: list[Any] = []
         mailbox = Mailbox(stop)
         if stop is not None:
@@ -85,8 +85,10 @@ class Start:
         try:
             train()
             here.check_finished()
-        except BaseException as error:  # noqa: BLE001 - TrialStopped is one
+        except BaseException as error:
             self.error = error
+            if not fails:
+                raise
         finally:
             here.writing.settle()
             session.set_current(None)
@@ -98,25 +100,26 @@ class Start:
         return [round(report.metrics[name], 6) for report in self.reports]
 
 
-Trial = Callable[..., Start]
+class Trial:
+    """Starts a trial, from scratch or from a report's checkpoint of an earlier start."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(
+        self, train: Any, after: Any = None, stop: int | None = None, fails: bool = False, **task: Any
+    ) -> Start:
+        return Start(self.folder, train, after, stop, fails, **task)
+
+    def twice(self, train: Callable[[], object], report: int) -> tuple[Start, Start]:
+        """Start it from scratch, and from the checkpoint of a report."""
+        whole = self(train)
+        return whole, self(train, whole.checkpoints[report])
 
 
 @pytest.fixture
-def trial(tmp_path: Path) -> Iterator[Trial]:
-    """Return a function that starts a trial, from scratch or from a report's checkpoint of an earlier start."""
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
-
-    def start(
-        train: Callable[[], object], after: CheckpointInfo | None = None, stop: int | None = None, **task: Any
-    ) -> Start:
-        return Start(tmp_path / "trial", train, after, stop, **task)
-
-    yield start
-    session.set_current(None)
-    dist.destroy_process_group()
-
-
-# -- what an epoch gathers
+def trial(tmp_path: Path, alone: None) -> Trial:
+    return Trial(tmp_path / "trial")
 
 
 @pytest.mark.parametrize("on", ["validation_end", "train_epoch_end"])
@@ -129,7 +132,6 @@ def test_metrics_of_the_module_s_on_train_epoch_end_are_those_of_the_same_epoch(
             super().on_train_epoch_end()
 
     run = trial(lambda: trainer(report=tl.TuneReportCallback("train_loss", on=on)).fit(Watched(), loader(), loader()))
-    assert run.error is None
     assert run.values("train_loss") == seen
     assert [report.epoch for report in run.reports] == [0, 1, 2]
 
@@ -146,21 +148,17 @@ def test_within_an_epoch_a_validation_reports_at_once_and_the_last_one_at_the_ep
             order.append(f"end after {tl.get_context().number}")
 
     run = trial(lambda: trainer(1, val_check_interval=2, num_sanity_val_steps=1).fit(Noting(), loader(), loader()))
-    assert run.error is None
     assert order == [f"batch {index} after {number}" for index, number in enumerate((0, 0, 1, 1))] + ["end after 1"]
     assert run.numbers == [1, 2]
 
 
 def test_a_trial_that_is_stopped_has_ended_its_epoch(trial: Trial) -> None:
     net = Gathering()
-    run = trial(lambda: trainer().fit(net, loader(), loader()), stop=1)
+    run = trial(lambda: trainer().fit(net, loader(), loader()), stop=1, fails=True)
     assert isinstance(run.error, TrialStopped)
     assert net.losses == []
     saved = torch.load(run.checkpoints[1].path, weights_only=False)
     assert (saved["epoch"], saved["global_step"]) == (0, 4)  # as one of ModelCheckpoint at the epoch's end
-
-
-# -- which fit goes on
 
 
 def fits(nets: list[Net], stages: tuple[int, ...] = (0, 1), **given: Any) -> None:
@@ -171,9 +169,7 @@ def fits(nets: list[Net], stages: tuple[int, ...] = (0, 1), **given: Any) -> Non
 
 def test_fits_before_the_one_that_goes_on_are_repeated_without_reports(trial: Trial) -> None:
     nets: list[Net] = []
-    whole = trial(lambda: fits(nets))
-    again = trial(lambda: fits(nets), whole.checkpoints[3])
-    assert (whole.error, again.error) == (None, None)
+    whole, again = trial.twice(lambda: fits(nets), 3)
     assert [net.epochs for net in nets] == [[0, 1], [0, 1], [0, 1], [1]]
     assert again.numbers == [4]
     assert again.values("val_loss") == whole.values("val_loss")[3:]
@@ -185,7 +181,7 @@ def test_what_is_reported_before_the_first_fit_is_not_reported_again(trial: Tria
         tl.report({"val_loss": 9.0})
         trainer(2).fit(Net(), loader(), loader())
 
-    again = trial(train, trial(train).checkpoints[2])
+    _, again = trial.twice(train, 2)
     assert again.numbers == [3]
 
 
@@ -196,16 +192,14 @@ def test_a_fit_is_known_where_training_code_leaves_out_those_before_it(trial: Tr
         path = tl.get_checkpoint_path()
         fits(nets, (1,) if path else (0, 1), ckpt_path=path)
 
-    again = trial(train, trial(train).checkpoints[3])
-    assert again.error is None
+    _, again = trial.twice(train, 3)
     assert nets[-1].epochs == [1]
     assert again.numbers == [4]
 
 
 def test_equal_fits_are_known_by_their_order_or_by_the_checkpoint_that_is_passed_to_them(trial: Trial) -> None:
     nets: list[Net] = []
-    whole = trial(lambda: fits(nets, (0, 0)))
-    again = trial(lambda: fits(nets, (0, 0)), whole.checkpoints[3])
+    whole, again = trial.twice(lambda: fits(nets, (0, 0)), 3)
     assert [net.epochs for net in nets[2:]] == [[0, 1], [1]]
     passed = trial(lambda: fits(nets, (0,), ckpt_path=tl.get_checkpoint_path()), whole.checkpoints[3])
     assert nets[-1].epochs == [1]
@@ -214,7 +208,7 @@ def test_equal_fits_are_known_by_their_order_or_by_the_checkpoint_that_is_passed
 
 def test_a_train_function_that_never_comes_to_the_fit_that_goes_on_is_an_error(trial: Trial) -> None:
     whole = trial(lambda: fits([], (0, 0)))
-    again = trial(lambda: fits([], (0,)), whole.checkpoints[3])
+    again = trial(lambda: fits([], (0,)), whole.checkpoints[3], fails=True)
     assert isinstance(again.error, CheckpointError)
     assert "fit number 2" in str(again.error)
     assert "ckpt_path=tunelight.get_checkpoint_path()" in str(again.error)
@@ -234,8 +228,7 @@ def test_a_checkpoint_of_another_sweep_brings_its_values_as_lightning_lets_it(tr
     rates: list[float] = []
     first = trial(lambda: train(0.05)).checkpoints[1]
     given = {} if own else {"ckpt_path": first.path}
-    again = trial(lambda: train(0.01, **given), first if own else None)
-    assert again.error is None
+    trial(lambda: train(0.01, **given), first if own else None)
     assert rates == [0.05, 0.01 if own else 0.05]
     assert nets[1].lr == 0.01
 
@@ -260,9 +253,8 @@ def test_what_hooks_draw_at_an_epoch_s_start_is_drawn_again(trial: Trial, reload
         one = trainer(4, reload_dataloaders_every_n_epochs=reload)
         one.fit(nets[-1], DataLoader(ROWS, 4, shuffle=True), loader())
 
-    whole = trial(train)
-    again = trial(train, whole.checkpoints[2])
-    assert (whole.error, again.error, nets[1].epochs) == (None, None, [2, 3])
+    trial.twice(train, 2)
+    assert nets[1].epochs == [2, 3]
     assert torch.equal(nets[0].head.weight, nets[1].head.weight)
 
 
@@ -288,9 +280,8 @@ def test_a_trainer_inside_a_fit_is_no_fit_of_the_trial(trial: Trial, monkeypatch
         draws.append([])
         trainer(4).fit(Probing(), loader(), loader())
 
-    whole = trial(train)
-    again = trial(train, whole.checkpoints[2])
-    assert (whole.error, again.error, again.numbers) == (None, None, [3, 4])
+    whole, again = trial.twice(train, 2)
+    assert again.numbers == [3, 4]
     assert again.values("val_loss") == whole.values("val_loss")[2:]
     assert draws[1] == draws[0][2:]
     assert len(set(draws[0])) == 4, "the outer fit draws on"
@@ -302,23 +293,17 @@ def test_what_a_trainer_inside_a_fit_reports_has_no_checkpoint(trial: Trial) -> 
             trainer(1).fit(Net(stage=7), loader(), loader())
 
     whole = trial(lambda: trainer(2).fit(Probing(), loader(), loader()))
-    assert whole.error is None
     assert whole.numbers == [1, 2, 3, 4]
     assert whole.checkpoints.keys() == {2, 4}
     assert any("Give the outer Trainer" in note for report in whole.reports for note in report.notes)
 
 
 def test_a_rate_that_was_found_at_the_fit_s_start_is_not_searched_again(trial: Trial) -> None:
-    nets: list[Net] = []
-
     def train() -> None:
-        nets.append(Net())
         finder = pl.callbacks.LearningRateFinder(num_training_steps=4, min_lr=1e-3, max_lr=1e-1)
-        trainer(callbacks=[finder]).fit(nets[-1], loader(), loader())
+        trainer(callbacks=[finder]).fit(Net(), loader(), loader())
 
-    whole = trial(train)
-    again = trial(train, whole.checkpoints[1])
-    assert (whole.error, again.error) == (None, None)
+    whole, again = trial.twice(train, 1)
     assert again.values("val_loss") == whole.values("val_loss")[1:]
 
 
@@ -335,33 +320,24 @@ def test_what_is_frozen_is_so_after_a_restart(trial: Trial) -> None:
         nets.append(FreezesItself())
         trainer(4, strategy=tl.RayStrategy(find_unused_parameters=True)).fit(nets[-1], loader(), loader())
 
-    whole = trial(train)
-    again = trial(train, whole.checkpoints[3])
-    assert (whole.error, again.error) == (None, None)
+    whole, again = trial.twice(train, 3)
     assert not nets[1].backbone.weight.requires_grad
     assert torch.equal(nets[0].backbone.weight, nets[1].backbone.weight)
     assert again.values("val_loss") == whole.values("val_loss")[3:]
 
 
-# -- what a report is not
+class WithTest(Net):
+    def test_step(self, batch: Any, index: int) -> None:
+        self.log("test_loss", 0.5, sync_dist=True)
 
 
 def test_a_hook_of_tests_reports_tests(trial: Trial) -> None:
-    class Tested(Net):
-        def test_step(self, batch: Any, index: int) -> None:
-            self.log("test_loss", 0.5, sync_dist=True)
-
-    run = trial(lambda: trainer(report=tl.TuneReportCallback(on="test_end")).test(Tested(), loader(), verbose=False))
-    assert run.error is None
+    run = trial(lambda: trainer(report=tl.TuneReportCallback(on="test_end")).test(WithTest(), loader(), verbose=False))
     assert run.values("test_loss") == [0.5]
-
-
-# -- other writers of checkpoints
 
 
 def test_a_checkpoint_is_whole_where_lightning_s_plugin_would_write_it_later(trial: Trial) -> None:
     run = trial(lambda: trainer(2, plugins=[pl.plugins.AsyncCheckpointIO()]).fit(Net(), loader(), loader()))
-    assert run.error is None
     assert all(checkpoints.is_valid(info) for info in run.checkpoints.values())
     assert run.checkpoints.keys() == {1, 2}
 
@@ -373,7 +349,6 @@ def test_parts_of_a_sweep_may_have_a_model_checkpoint(trial: Trial, tmp_path: Pa
     own = pl.callbacks.ModelCheckpoint(tmp_path / "own", monitor="val_loss")
     args = {"callbacks": [own], "enable_progress_bar": False, "logger": False}
     run = trial(lambda: Recipe(Net, Data, args, max_epochs=1)({}))
-    assert run.error is None
     assert run.numbers == [1]
     assert list((tmp_path / "own").iterdir())
 
@@ -390,9 +365,7 @@ def test_a_report_at_the_fit_s_end_is_not_made_again_behind_it(trial: Trial) -> 
             tl.report({"score": 1.0}, checkpoint=one.save_checkpoint)
 
     for behind, numbers in ((False, [1]), (True, [1, 2])):
-        whole = trial(partial(train, behind=behind))
-        again = trial(partial(train, behind=behind), whole.checkpoints[numbers[-1]])
-        assert (whole.error, again.error) == (None, None)
+        whole, again = trial.twice(partial(train, behind=behind), numbers[-1])
         assert (whole.numbers, again.numbers) == (numbers, [])
 
 
@@ -400,12 +373,8 @@ def test_random_numbers_and_metrics_of_a_fit_are_there_after_a_restart_from_behi
     metrics: list[dict[str, float]] = []
     drawn: list[float] = []
 
-    class Tested(Net):
-        def test_step(self, batch: Any, index: int) -> None:
-            self.log("test_loss", 0.5, sync_dist=True)
-
     def train() -> None:
-        net, one = Tested(), trainer(1)
+        net, one = WithTest(), trainer(1)
         one.validate(net, loader(), verbose=False)
         one.fit(net, loader(), loader())
         metrics.append({name: value.item() for name, value in one.callback_metrics.items()})
@@ -413,15 +382,10 @@ def test_random_numbers_and_metrics_of_a_fit_are_there_after_a_restart_from_behi
         drawn.append(torch.rand(()).item())
         tl.report({"score": 1.0}, checkpoint=one.save_checkpoint)
 
-    whole = trial(train)
-    again = trial(train, whole.checkpoints[2])
-    assert (whole.error, again.error) == (None, None)
+    whole, again = trial.twice(train, 2)
     assert (whole.numbers, again.numbers) == ([1, 2], []), "only fits report"
     assert metrics[0] == metrics[1] != {}
     assert drawn[0] == drawn[1]
-
-
-# --- what a trial's fits keep
 
 
 @pytest.mark.filterwarnings("ignore:It is recommended to use")  # the tests' process group is none of this Trainer's
@@ -435,7 +399,7 @@ def test_an_error_of_the_user_s_hook_is_no_failure_of_the_storage(trial: Trial, 
         given: dict[str, Any] = {} if strategy == "ray" else {"strategy": strategy}
         trainer(2, **given).fit(Reads(), loader(), loader())
 
-    assert isinstance(trial(train).error, OSError)
+    assert isinstance(trial(train, fails=True).error, OSError)
 
 
 class Costly(Net):
@@ -471,9 +435,7 @@ def test_the_best_and_the_last_report_are_written_whatever_that_costs(
         report = tl.TuneReportCheckpointCallback(every_n=every_n)
         trainer(len(losses), report, **given).fit(Costly(losses), loader(), loader())
 
-    ended = trial(train, metric="loss")
-    assert ended.error is None
-    assert list(ended.checkpoints) == kept
+    assert list(trial(train, metric="loss").checkpoints) == kept
 
 
 def test_training_that_does_not_load_the_trial_s_checkpoint_fails(trial: Trial, tmp_path: Path) -> None:
@@ -485,9 +447,9 @@ def test_training_that_does_not_load_the_trial_s_checkpoint_fails(trial: Trial, 
             (tmp_path / "mine").write_text(str(step + 1))
             tl.report({"step": step}, checkpoint=tmp_path / "mine")
 
-    whole = trial(partial(train, loads=True))
-    assert trial(partial(train, loads=True), whole.checkpoints[2]).values("step") == [2]
-    again = trial(partial(train, loads=False), whole.checkpoints[2])
+    whole, loaded = trial.twice(partial(train, loads=True), 2)
+    assert loaded.values("step") == [2]
+    again = trial(partial(train, loads=False), whole.checkpoints[2], fails=True)
     assert again.numbers == []
     assert "without having loaded the checkpoint" in str(again.error)
 
@@ -509,12 +471,10 @@ def test_a_branch_of_a_trial_that_was_stopped_early_trains_on_and_has_a_best_of_
         trainer(8, callbacks=[stops, kept[-1]], **options).fit(net, loader(), loader())
         begun.append(net.epochs)
 
-    parent = trial(train)
-    assert parent.error is None
-    assert trial(train, parent.checkpoints[4]).error is None  # itself, which has ended
-    assert trial(train, parent.checkpoints[4], trial_id="00001").error is None
+    parent, _ = trial.twice(train, 4)  # itself, which has ended
+    trial(train, parent.checkpoints[4], trial_id="00001")
     losses[4] = 2.0
-    assert trial(train, parent.checkpoints[4], trial_id="00002").error is None
+    trial(train, parent.checkpoints[4], trial_id="00002")
     assert begun == [[0, 1, 2, 3], [], [4, 5], [4, 5, 6]]
     assert [float(one.best_model_score) for one in kept] == [4, 4, 7, 2]
     assert all(Path(one.best_model_path).parent == Path(one.dirpath) for one in kept)
@@ -539,5 +499,5 @@ def test_a_branch_trains_on_with_its_own_rate_and_one_of_another_model_says_whic
     parent = trial(train, config=config)
     assert trial(train, parent.checkpoints[1], trial_id="00001", config=config | {"lr": 0.01}).numbers == [2]
     assert rates == [0.1, 0.01]
-    misfit = trial(train, parent.checkpoints[1], trial_id="00002", config=config | {"out": 2})
+    misfit = trial(train, parent.checkpoints[1], trial_id="00002", config=config | {"out": 2}, fails=True)
     assert "out=2, not 1, makes another model, which the weights that it was to begin with" in str(misfit.error)

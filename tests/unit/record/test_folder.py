@@ -8,6 +8,8 @@ import os
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,17 +17,11 @@ import pytest
 from tests.kit.recording import Sweep, Writer
 from tunelight import record as storage
 from tunelight.errors import SettingsError, StorageError
-from tunelight.extras.upkeep import (
-    check_deletable,
-    delete_sweep,
-    size_of,
-)
+from tunelight.extras.upkeep import check_deletable, delete_sweep, size_of
 from tunelight.record import create_sweep_folder, find_sweep, leased, list_sweeps, write_sweep_file
 from tunelight.record.folder import git_state
 from tunelight.results import SweepResults
 from tunelight.stores import store_of
-
-# The folder
 
 
 def test_unnamed_sweeps_get_readable_names_and_existing_ones_are_not_overwritten(tmp_path):
@@ -47,9 +43,6 @@ def test_unnamed_sweeps_get_readable_names_and_existing_ones_are_not_overwritten
             create_sweep_folder(tmp_path, name)
 
 
-# sweep.yaml
-
-
 def test_a_sweep_s_file_reads_back_numbers_as_numbers_or_is_empty_or_an_error(tmp_path):
     assert storage.read_sweep_file(tmp_path) == {}
     told = {"lr": 1e-05, "tiny": np.float64(3e-30), "big": 1e22, "text": "1e-4", "bad": math.inf, "n": 3}
@@ -65,7 +58,7 @@ def test_a_sweep_s_file_reads_back_numbers_as_numbers_or_is_empty_or_an_error(tm
 def test_atomic_write_leaves_the_old_file_and_no_draft_when_it_fails(tmp_path, monkeypatch):
     path = tmp_path / "x.yaml"
     path.write_text("old")
-    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+    monkeypatch.setattr(os, "fsync", mock.Mock(side_effect=OSError(errno.ENOSPC, "full")))
     with pytest.raises(StorageError, match=r"Could not write .*full"):
         storage.write_text(path, "new")
     assert path.read_text() == "old"
@@ -75,19 +68,13 @@ def test_atomic_write_leaves_the_old_file_and_no_draft_when_it_fails(tmp_path, m
 # --- what a sweep was run with: command line without secrets, the state of the code, by trial -------------
 
 
-def git(folder: Path, *words: str) -> None:
-    name = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run(["git", "-C", str(folder), *name, *words], check=True, capture_output=True)
-
-
 def test_git_s_commit_and_whether_files_differ_from_it(tmp_path, monkeypatch):
     assert git_state(tmp_path) is None
-    git(tmp_path, "init")
     (tmp_path / "a").write_text("1")
-    git(tmp_path, "add", "a")
-    git(tmp_path, "commit", "-m", "a")
-    clean = git_state(tmp_path)
-    assert clean is not None
+    for words in (["init"], ["add", "a"], ["commit", "-m", "a"]):
+        git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run([*git, *words], check=True, capture_output=True)
+    clean: Any = git_state(tmp_path)
     assert (len(clean["commit"]), clean["dirty"]) == (40, False)
     (tmp_path / "a").write_text("2")
     assert git_state(tmp_path) == {**clean, "dirty": True}
@@ -105,10 +92,7 @@ def test_nothing_of_the_environment_is_kept(monkeypatch):
 
 def test_a_trial_knows_the_runs_that_trained_it(tmp_path):
     first = Sweep(tmp_path, run={"command": ["one"]})
-    done, cut = first.add(lr=1), first.add(lr=2)
-    for trial in (done, cut):
-        first.start(trial)
-        first.report(trial, 1, 0.5)
+    done, cut = first.run(0.5, lr=1), first.run(0.5, lr=2)
     first.end_by_itself(done)
     first.end()
     second = Sweep(tmp_path, run={"command": ["two"]})
@@ -149,10 +133,8 @@ def test_what_is_no_sweep_alone_is_not_deleted(folder, tmp_path):
     other.mkdir()
     (other / "record.jsonl").write_text('{"kind": "sweep", "artist": "Nina Simone"}\n')
     (other / "thesis.tex").touch()
-    inner = folder / "inner"
-    inner.mkdir()
-    Writer(inner).load()
-    (inner / "digits").rename(folder / "second")
+    Writer(folder / "inner").load()
+    (folder / "inner" / "digits").rename(folder / "second")
     for path, says in (
         (link, r"is a link to .*digits. Give that folder"),
         (other, r"is no sweep of tunelight: .* Nothing is deleted"),
@@ -184,11 +166,8 @@ def test_a_sweep_that_runs_is_left_alone(folder):
 def test_what_cannot_be_deleted_leaves_a_sweep_that_can_be_deleted_again(folder, monkeypatch):
     """Root may delete anything, so the system's refusal is played."""
     refused = folder / "trial_00000"
-
-    def rmtree(path: Path) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr("tunelight.stores.store.shutil.rmtree", rmtree)
+    error = PermissionError(13, "Permission denied", str(refused))
+    monkeypatch.setattr("tunelight.stores.store.shutil.rmtree", mock.Mock(side_effect=error))
     with pytest.raises(StorageError, match=rf"could not be deleted: {refused}: Permission denied"):
         delete_sweep(folder)
     monkeypatch.undo()
@@ -199,8 +178,7 @@ def test_what_cannot_be_deleted_leaves_a_sweep_that_can_be_deleted_again(folder,
 def test_a_sweep_in_a_store_is_deleted_there_and_here(storage):
     folder = create_sweep_folder(storage(), "s")
     write_sweep_file(folder, {"space": {}, "metric": "loss", "mode": "min"})
-    store = store_of(folder)
-    assert store is not None
+    store: Any = store_of(folder)
     store.write(folder / "trial_0" / "checkpoints" / "report-000001.ckpt", b"x" * 100)
     assert size_of(folder / "trial_0") == 100
     delete_sweep(folder)

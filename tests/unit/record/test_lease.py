@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -10,12 +9,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from tests.kit.programs import held
 from tests.kit.recording import overtaken, read_lines
 from tests.kit.waiting import until
 from tunelight.errors import StorageError
@@ -31,19 +31,6 @@ with leased(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
 """
-
-
-@contextlib.contextmanager
-def held_by_a_process(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Let another process own a sweep, until it is killed or this context ends."""
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdin=pipe, stdout=pipe, text=True) as holder:
-        try:
-            assert holder.stdout is not None
-            assert holder.stdout.readline() == "held\n"
-            yield holder
-        finally:
-            holder.kill()
 
 
 def silent(folder: Path, generation: int, seconds: float) -> None:
@@ -64,7 +51,9 @@ def elsewhere(folder: Path, generation: int = 1, **fields: Any) -> Owner:
 def test_a_second_driver_is_refused_until_the_first_is_killed_also_while_nobody_has_asked_how_that_ended(
     tmp_path, monkeypatch
 ):
-    with held_by_a_process(tmp_path) as holder:
+    holder: Any
+    with held(sys.executable, "-c", HOLD, tmp_path, stdin=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == "held\n"
         with pytest.raises(StorageError, match=rf"process {holder.pid} on {socket.gethostname()}"), leased(tmp_path):
             pass
         with monkeypatch.context() as patch:
@@ -99,15 +88,9 @@ def test_a_lease_ends_also_with_an_error_and_with_a_process_whose_id_another_one
 def test_a_driver_elsewhere_is_waited_for_until_it_is_seen_to_live_or_has_been_silent(tmp_path, monkeypatch):
     monkeypatch.setattr("tunelight.record.lease._POLL_S", 0.01)
     elsewhere(tmp_path)
-    looks = []
-
-    def touched(owners: Owners, generation: int) -> float:
-        looks.append(generation)
-        return 1000.0 + (len(looks) > 3)
-
     with monkeypatch.context() as patch:
         patch.setattr(Owners, "now", lambda self: 1001.0)
-        patch.setattr(Owners, "touched", touched)
+        patch.setattr(Owners, "touched", mock.Mock(side_effect=[1000.0] * 3 + [1001.0] * 99))
         with pytest.raises(StorageError, match=r"process 7 on elsewhere, since today. It gives signs of life"):
             claim(Owners(tmp_path))
     silent(tmp_path, 1, STALE_S - 0.3)
@@ -204,9 +187,7 @@ def test_a_sweep_that_was_deleted_and_begun_anew_is_not_the_old_drivers(tmp_path
 
 
 def test_a_process_that_could_not_give_its_sweep_up_can_take_it_again(tmp_path, monkeypatch):
-    def full(self: Owners, *_: object) -> None:
-        raise OSError(28, "No space left on device")
-
+    full = mock.Mock(side_effect=OSError(28, "No space left on device"))
     (tmp_path / "record.jsonl").write_bytes(b"old\n")
     for broken in ("touch", "copy_record"):
         elsewhere(tmp_path, Owners(tmp_path).newest() + 1)

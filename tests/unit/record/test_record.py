@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from tests.kit.recording import Clock, Sweep, lines
-from tunelight import record
 from tunelight import record as storage
 from tunelight.errors import StorageError
 from tunelight.extras.attach import send
@@ -36,8 +35,6 @@ from tunelight.record.repeated import chosen, plan
 from tunelight.schedulers import ASHA
 from tunelight.schedulers.base import GangScheduler
 from tunelight.settings.values import Repeats
-
-# The record as a file
 
 
 def test_line_is_json_that_ends_with_the_checksum_of_the_rest(tmp_path):
@@ -93,9 +90,8 @@ def test_an_unknown_kind_of_a_later_version_changes_nothing_and_a_line_that_does
 
 
 def test_repair_keeps_whole_lines_and_the_damaged_file(sweep):
-    for trial in (sweep.add(), sweep.add()):
-        sweep.start(trial)
-        sweep.report(trial, 1, 1.0)
+    for _ in range(2):
+        sweep.run(1.0)
     sweep.callback.close()
     path = sweep.folder / "record.jsonl"
     damaged = path.read_bytes().replace(b'"index":1', b'"index":8')  # all lines of trial 1 hang on this one
@@ -109,21 +105,19 @@ def test_repair_keeps_whole_lines_and_the_damaged_file(sweep):
 # --- what the record keeps for those who look: who was trained where, what happened when, where the rungs lie
 
 
-GANG = {"gang": "g1", "nodes": ["a#1", "b#2"], "warm": True, "began": 1000.0, "ready": 1001.0}
-
-
 def test_a_gang_is_recorded_each_time_that_it_is_told_also_by_a_trial_that_failed_before_a_report(sweep: Sweep) -> None:
+    gang = {"gang": "g1", "nodes": ["a#1", "b#2"], "warm": True, "began": 1000.0, "ready": 1001.0}
     trial = sweep.run()
-    sweep.report(trial, 1, 0.5, own={"gang": GANG})
+    sweep.report(trial, 1, 0.5, own={"gang": gang})
     sweep.report(trial, 2, 0.5, own={"gang": None})
-    sweep.report(trial, 3, 0.5, own={"gang": {**GANG, "nodes": ["a#1"]}})
+    sweep.report(trial, 3, 0.5, own={"gang": {**gang, "nodes": ["a#1"]}})
     read = read_record(sweep.folder)
-    assert read.trials["00000"].gangs == [GANG, {**GANG, "nodes": ["a#1"]}]
+    assert read.trials["00000"].gangs == [gang, {**gang, "nodes": ["a#1"]}]
     assert read == sweep.state
     failed = sweep.run()
-    result = {"_tunelight": {"error": {"message": "no"}, "gang": GANG}, "done": True, "training_iteration": 0}
+    result = {"_tunelight": {"error": {"message": "no"}, "gang": gang}, "done": True, "training_iteration": 0}
     sweep.call("on_trial_result", trial=failed, result=result)
-    assert sweep.state.trials["00001"].gangs == [GANG]
+    assert sweep.state.trials["00001"].gangs == [gang]
 
 
 def test_moves_notes_and_events_are_told_with_their_time(sweep: Sweep) -> None:
@@ -165,7 +159,7 @@ def test_a_schedulers_rungs_and_the_end_of_its_budget_are_in_the_record(
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=OUTCOMES)
-def test_a_row_does_not_contradict_itself(outcome: record.Outcome) -> None:
+def test_a_row_does_not_contradict_itself(outcome: storage.Outcome) -> None:
     assert outcome.terminal or not (outcome.failed or outcome.raised)
     assert outcome.failed or not outcome.blames_config
     assert outcome.colour.startswith("#")
@@ -222,7 +216,6 @@ def test_answers_are_in_the_record(tmp_path: Path) -> None:
     assert "secret" not in read.answers[more][1]
     assert [text.partition(":")[0] for _, text in read.notes] == ["set"]
     assert set(read.answers) == {more, refused}
-    sweep.callback.close()
 
 
 def test_those_that_write_at_once_lose_nothing(tmp_path: Path) -> None:

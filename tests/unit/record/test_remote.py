@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -34,26 +36,27 @@ from tunelight.record.remote import StoreMirror, pull
 from tunelight.stores import Store
 
 
+@pytest.fixture
+def folder(storage: Any) -> Path:
+    """Return the folder of a new sweep in the storage."""
+    return create_sweep_folder(storage(), "s")
+
+
 def upload(folder: Path) -> bool:
     """Upload what a driver would that holds the sweep."""
-
-    class Held(Lease):
-        def held(self, within_s: float = 0.0) -> bool:
-            return True
-
-    return StoreMirror(there(folder), folder, Held(Owners(folder), Owner(1))).upload()
+    lease: Any = mock.Mock(owner=Owner(1), **{"held.return_value": True})
+    return StoreMirror(there(folder), folder, lease).upload()
 
 
-# --- a sweep's files --------------------------------------------------------------------------------------
-
-
-def begun(folder: Path, reports: int = 2) -> Record:
-    record = Record.open(folder)
-    record.append("sweep", sweep={"metric": "loss", "mode": "min", "name": folder.name})
-    record.append("trial", trial="0", index=0, config={}, seed=1, folder="t")
-    for number in range(1, reports + 1):
-        report(record, number)
-    return record
+@pytest.fixture
+def record(folder: Path) -> Iterator[Record]:
+    """Return the record of that sweep, with two reports."""
+    with contextlib.closing(Record.open(folder)) as made:
+        made.append("sweep", sweep={"metric": "loss", "mode": "min", "name": folder.name})
+        made.append("trial", trial="0", index=0, config={}, seed=1, folder="t")
+        for number in (1, 2):
+            report(made, number)
+        yield made
 
 
 def report(record: Record, number: int) -> None:
@@ -61,8 +64,8 @@ def report(record: Record, number: int) -> None:
                   timestamp=0.0, workers=1)  # fmt: skip
 
 
-def test_a_sweep_is_claimed_in_the_store_and_of_a_deleted_one_nothing_is_left(storage, machine):
-    begun(create_sweep_folder(storage(), "s")).close()
+def test_a_sweep_is_claimed_in_the_store_and_of_a_deleted_one_nothing_is_left(storage, record, machine):
+    record.close()
     machine("second")
     with pytest.raises(StorageError, match="exists already"):
         create_sweep_folder(storage(), "s")
@@ -71,10 +74,8 @@ def test_a_sweep_is_claimed_in_the_store_and_of_a_deleted_one_nothing_is_left(st
     assert read_record(create_sweep_folder(storage(), "s")).trials == {}
 
 
-def test_a_mirrored_sweep_is_read_followed_and_listed_elsewhere(storage, machine):
-    folder = create_sweep_folder(storage(), "s")
+def test_a_mirrored_sweep_is_read_followed_and_listed_elsewhere(storage, folder, record, machine):
     write_sweep_file(folder, {"metric": "loss", "mode": "min"})
-    record = begun(folder)
     with leased(folder) as lease, mirrored(folder, lease):
         machine("second")
         other = storage() / "s"
@@ -89,14 +90,11 @@ def test_a_mirrored_sweep_is_read_followed_and_listed_elsewhere(storage, machine
         assert find_sweep("s", storage()) == other
         assert find_sweep("last", storage()) == other
         assert [path.name for path in storage().iterdir()] == ["s"], "a question leaves no folder"
-    record.close()
 
 
 def test_what_a_killed_driver_had_not_brought_is_kept_where_it_ran_also_once_its_machine_was_started_anew(
-    storage, machine, monkeypatch
+    storage, folder, record, machine, monkeypatch
 ):
-    folder = create_sweep_folder(storage(), "s")
-    record = begun(folder)
     claim(Owners(folder))
     assert upload(folder)
     report(record, 3)
@@ -115,17 +113,15 @@ def test_what_a_killed_driver_had_not_brought_is_kept_where_it_ran_also_once_its
         assert len(read_record(folder).trials["0"].history) == 3
 
 
-def test_a_running_drivers_own_record_is_not_touched(storage, machine):
-    folder = create_sweep_folder(storage(), "s")
-    with contextlib.closing(begun(folder)) as record, leased(folder):
+def test_a_running_drivers_own_record_is_not_touched(folder, record, machine):
+    with leased(folder):
         os.utime(record.path, (0, 0))
         there(folder).write(folder / "record.jsonl", b"")
         assert len(read_record(folder).trials["0"].history) == 2
 
 
-def test_a_driver_that_slept_overwrites_nothing_of_its_successor(storage, machine, monkeypatch):
-    folder = create_sweep_folder(storage(), "s")
-    with contextlib.closing(begun(folder)) as record, overtaken(folder) as lease, mirrored(folder, lease):
+def test_a_driver_that_slept_overwrites_nothing_of_its_successor(storage, folder, record, machine, monkeypatch):
+    with overtaken(folder) as lease, mirrored(folder, lease):
         machine("second")
         monkeypatch.setattr("tunelight.record.lease.STALE_S", 0.0)  # the first one has slept for longer
         with leased(storage() / "s") as second, mirrored(storage() / "s", second):
@@ -137,14 +133,9 @@ def test_a_driver_that_slept_overwrites_nothing_of_its_successor(storage, machin
         machine("first")
 
 
-def test_a_store_that_takes_nothing_is_told_at_the_beginning(storage, monkeypatch):
-    folder = create_sweep_folder(storage(), "s")
-    begun(folder).close()
-
-    def full(self: Store, path: Path, data: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Store, "write", full)
+def test_a_store_that_takes_nothing_is_told_at_the_beginning(folder, record, monkeypatch):
+    record.close()
+    monkeypatch.setattr(Store, "write", mock.Mock(side_effect=OSError(28, "No space left on device")))
     with (
         leased(folder) as lease,
         pytest.raises(StorageError, match=r"No space left on device.*another storage="),
@@ -153,15 +144,16 @@ def test_a_store_that_takes_nothing_is_told_at_the_beginning(storage, monkeypatc
         pytest.fail("it began")
 
 
-def test_a_store_that_fails_meanwhile_is_told_once_and_brought_up_to_date(storage, machine, monkeypatch, caplog):
-    folder = create_sweep_folder(storage(), "s")
-    record = begun(folder)
+def test_a_store_that_fails_meanwhile_is_told_once_and_brought_up_to_date(
+    storage, record, machine, monkeypatch, caplog
+):
+    folder = record.path.parent
     monkeypatch.setattr(remote_module, "EVERY_S", 0.01)
     with leased(folder) as lease:
         mirror = StoreMirror(there(folder), folder, lease)
         assert mirror.upload()
         with monkeypatch.context() as broken:
-            broken.setattr(Store, "_name", lambda self, path: (_ for _ in ()).throw(ConnectionError("gone")))
+            broken.setattr(Store, "_name", mock.Mock(side_effect=ConnectionError("gone")))
             report(record, 3)
             assert not mirror.upload()
             assert not mirror.upload()
@@ -172,9 +164,8 @@ def test_a_store_that_fails_meanwhile_is_told_once_and_brought_up_to_date(storag
     assert len(read_record(storage() / "s").trials["0"].history) == 3
 
 
-def test_a_report_is_in_the_store_before_the_other_files_are_due(storage, monkeypatch):
-    folder = create_sweep_folder(storage(), "s")
-    record, other = begun(folder), folder / "experiment_state.json"
+def test_a_report_is_in_the_store_before_the_other_files_are_due(folder, record, monkeypatch):
+    other = folder / "experiment_state.json"
     (folder / "sweep.yaml").write_text("before the record, which tells of changes to it")
     monkeypatch.setattr(remote_module, "EVERY_S", 3600.0)
     with leased(folder) as lease, mirrored(folder, lease):
@@ -185,7 +176,6 @@ def test_a_report_is_in_the_store_before_the_other_files_are_due(storage, monkey
         until(lambda: b'"training_iteration":4' in there(folder).read(record.path), 20)
         assert there(folder).stat(other) is None
     assert there(folder).read(other) == b"later"
-    record.close()
 
 
 def test_a_sweeps_folder_by_its_url(machine):
@@ -194,8 +184,7 @@ def test_a_sweeps_folder_by_its_url(machine):
         sweep_folder("s3://bucket/sweeps", "s*")  # deleting it would delete others
 
 
-def test_a_driver_that_lost_the_race_leaves_the_winners_lease_alone(storage, monkeypatch):
-    folder = create_sweep_folder(storage(), "s")
+def test_a_driver_that_lost_the_race_leaves_the_winners_lease_alone(folder, monkeypatch):
     create, winner = Owners.create, list[Lease]()
 
     def slow(owners: Owners, owner: Owner) -> bool:
@@ -211,12 +200,7 @@ def test_a_driver_that_lost_the_race_leaves_the_winners_lease_alone(storage, mon
     assert not remote_module.is_driven_here(folder)
 
 
-# --- commands ---------------------------------------------------------------------------------------------
-
-
-def test_a_sweep_in_a_store_is_told_on_its_driver_s_machine(storage, machine):
-    folder = create_sweep_folder(storage(), "s")
-    record = begun(folder)
+def test_a_sweep_in_a_store_is_told_on_its_driver_s_machine(storage, folder, record, machine):
     claim(Owners(folder))
     assert upload(folder)
     machine("second")
@@ -224,10 +208,6 @@ def test_a_sweep_in_a_store_is_told_on_its_driver_s_machine(storage, machine):
     with pytest.raises(CommandError, match=r"is in an object store, and process \d+ on .* runs it: tell it to stop on"):
         ask(RecordFollower(other), "stop", "0")
     assert not (other / COMMANDS_FILE).exists()
-    record.close()
-
-
-# --- what is created once ---------------------------------------------------------------------------------
 
 
 def test_an_object_whose_creation_was_sent_twice_is_ones_own(storage):

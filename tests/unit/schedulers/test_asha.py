@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -32,8 +33,8 @@ def add(asha: ASHA, trial_id: str, handle: Any = None) -> Any:
     return trial
 
 
-def report(asha: ASHA, trial: Any, t: int, value: Any) -> str:
-    return asha.on_trial_result(TUNE, trial, {"training_iteration": t, "loss": value})
+def report(asha: ASHA, trial: Any, t: int, value: Any, **more: Any) -> str:
+    return asha.on_trial_result(TUNE, trial, {"training_iteration": t, "loss": value, **more})
 
 
 @pytest.mark.parametrize(("value", "said"), [(-math.inf, "-inf"), (np.float32("nan"), "nan"), (10**400, "inf")])
@@ -47,16 +48,11 @@ def test_what_is_no_finite_number_stops(value, said):
 def test_reports_that_name_their_epoch_may_be_several_in_one_and_come_after_the_last():
     asha = make_asha(max_t=4, grace_period=4)
     trial, fitted = add(asha, "a"), add(asha, "fitted")
-    told = [
-        asha.on_trial_result(TUNE, trial, {"training_iteration": t, "epoch": (t - 1) // 2, "loss": 0.5})
-        for t in range(1, 10)
-    ]
-    assert told == [CONTINUE] * 8 + [STOP]
+    assert [report(asha, trial, t, 0.5, epoch=(t - 1) // 2) for t in range(1, 10)] == [CONTINUE] * 8 + [STOP]
     assert asha.reason("a") == "trained on past max_t=4"
     for t in (1, 2, 3, 4):
-        asha.on_trial_result(TUNE, fitted, {"training_iteration": t, "epoch": t - 1, "loss": 0.5})
-    tested = {"training_iteration": 5, "epoch": None, "loss": 0.5, "test_acc": 0.9}
-    assert asha.on_trial_result(TUNE, fitted, tested) == CONTINUE
+        report(asha, fitted, t, 0.5, epoch=t - 1)
+    assert report(asha, fitted, 5, 0.5, epoch=None, test_acc=0.9) == CONTINUE
 
 
 def test_a_fractional_reduction_factor_counts_exactly():
@@ -123,14 +119,10 @@ def test_bad_settings_are_refused_with_the_value(settings, message):
         make_asha(**settings)
 
 
-def _dead() -> Any:
-    def fail(decision: Any) -> None:
-        raise RuntimeError("the actor died")
-
-    return SimpleNamespace(decide=SimpleNamespace(remote=fail))
+DEAD = mock.Mock(**{"decide.remote.side_effect": RuntimeError("the actor died")})
 
 
-@pytest.mark.parametrize("handle", [None, object(), _dead()])
+@pytest.mark.parametrize("handle", [None, object(), DEAD])
 def test_an_actor_that_is_missing_or_dead_never_raises_and_a_report_without_the_time_decides_nothing(handle):
     asha = make_asha()
     trial = add(asha, "a", handle)
@@ -138,9 +130,6 @@ def test_an_actor_that_is_missing_or_dead_never_raises_and_a_report_without_the_
     assert report(asha, trial, 1, 0.5) == CONTINUE
     assert report(asha, trial, 2, math.nan) == STOP
     assert report(asha, make_trial("never added"), 1, math.nan) == CONTINUE
-
-
-# --- why a trial was stopped or paused, in words ---------------------------------------------------------
 
 
 def test_asha_says_a_stopped_trial_s_place_at_its_rung_and_how_many_go_on():

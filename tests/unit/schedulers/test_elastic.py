@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from ray.tune.experiment import Trial
@@ -154,32 +155,25 @@ def test_the_least_promising_of_those_that_grew_gives_back_no_more_than_is_neede
     assert growth.ledger.free(ahead.resources) == 2
 
 
-def test_warm_gangs_that_nobody_needs_are_let_go_before_a_growth(monkeypatch):
-    released: list[bool] = []
+def test_warm_gangs_that_nobody_needs_are_let_go_before_a_growth():
     clean_up = SimController._cleanup_cached_actors
+    with mock.patch.object(SimController, clean_up.__name__, autospec=True, side_effect=clean_up) as noted:
+        run(3, make(max_workers=8))
+    assert any(call.kwargs.get("force_all") for call in noted.mock_calls)
 
-    def noted(controller: Any, force_all: bool = False) -> None:
-        released.append(bool(force_all))
-        clean_up(controller, force_all)
 
-    monkeypatch.setattr(SimController, "_cleanup_cached_actors", noted)
-    run(3, make(max_workers=8))
-    assert any(released)
+NOBODY: Any = SimpleNamespace(get_trials=list)
 
 
 def rung_trial(elastic: ElasticASHA, name: str) -> Any:
     trial: Any = Trial("made", stub=True, trial_id=name)
-    elastic.on_trial_add(nobody(), trial)
+    elastic.on_trial_add(NOBODY, trial)
     return trial
-
-
-def nobody() -> Any:
-    return SimpleNamespace(get_trials=list)
 
 
 def reported(elastic: ElasticASHA, trial: Any, at: int, loss: float) -> str:
     trial.set_status(Trial.RUNNING)
-    answer: str = elastic.on_trial_result(nobody(), trial, {"loss": loss, "training_iteration": at})
+    answer: str = elastic.on_trial_result(NOBODY, trial, {"loss": loss, "training_iteration": at})
     if answer == "PAUSE":
         trial.set_status(Trial.PAUSED)
     return answer
@@ -192,7 +186,7 @@ def test_a_trial_starts_only_while_it_can_come_as_far_as_the_front():
     assert elastic.admits()
     trial.set_status(Trial.RUNNING)
     for at in range(1, 10):
-        elastic.on_trial_result(nobody(), trial, {"training_iteration": at, "loss": 0.1, "time_total_s": 5.0 * at})
+        elastic.on_trial_result(NOBODY, trial, {"training_iteration": at, "loss": 0.1, "time_total_s": 5.0 * at})
     now[0] = 54.0  # 46 s are left, and 9 epochs of 5 s bring one to the front
     assert elastic.admits()
     now[0] = 56.0
@@ -204,21 +198,18 @@ def test_a_trial_whose_gang_is_lost_while_it_writes_the_checkpoint_of_its_pause_
     better, worse = rung_trial(elastic, "better"), rung_trial(elastic, "worse")
     reported(elastic, better, 1, 0.1)
     worse.set_status(Trial.RUNNING)
-    assert elastic.on_trial_result(nobody(), worse, {"loss": 0.5, "training_iteration": 1}) == "PAUSE"
+    assert elastic.on_trial_result(NOBODY, worse, {"loss": 0.5, "training_iteration": 1}) == "PAUSE"
     for _ in range(2):  # before it was paused, and before it reports again
-        elastic.on_trial_error(nobody(), worse)
+        elastic.on_trial_error(NOBODY, worse)
         worse.set_status(Trial.PENDING)
-        elastic.on_trial_add(nobody(), worse)
-    assert elastic.choose_trial_to_run(nobody()) is not worse
+        elastic.on_trial_add(NOBODY, worse)
+    assert elastic.choose_trial_to_run(NOBODY) is not worse
     assert reported(elastic, worse, 2, 0.5) == "PAUSE"
 
 
 def test_where_nobody_says_how_long_trials_are_none_is_stopped_for_its_length():
     sweep, _ = run(2, ElasticASHA("loss", "min", grace_period=1, reduction_factor=3), epochs=90)
     assert max(trial.reports for trial in sweep.trials) == 90
-
-
-# --- why a trial was stopped or paused, in words ---------------------------------------------------------
 
 
 def test_elastic_asha_says_why_a_trial_pauses_and_forgets_it_when_the_trial_goes_on_or_ends():
@@ -230,8 +221,8 @@ def test_elastic_asha_says_why_a_trial_pauses_and_forgets_it_when_the_trial_goes
         reasons.append(elastic.reason(trial.trial_id))
     assert reasons[0] == "place 1 of 1 at rung 1; none goes on yet"
     assert reasons[9] == "place 10 of 10 at rung 1; the best 3 go on"
-    assert elastic.choose_trial_to_run(nobody()) is trials[0]
-    elastic.on_trial_remove(nobody(), trials[9])
+    assert elastic.choose_trial_to_run(NOBODY) is trials[0]
+    elastic.on_trial_remove(NOBODY, trials[9])
     assert [elastic.reason(trials[number].trial_id) for number in (0, 8, 9)] == [None, reasons[8], None]
 
 

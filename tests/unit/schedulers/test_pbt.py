@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+from unittest import mock
 
 import cloudpickle
 import numpy as np
@@ -26,19 +28,12 @@ CONTINUE, PAUSE = TrialScheduler.CONTINUE, TrialScheduler.PAUSE
 LR = {"lr": tune.loguniform(1e-4, 1.0)}
 
 
-class Handle:
-    """A trial's actor: keeps what it is told, and answers an offer with a word."""
-
-    def __init__(self, name: str) -> None:
-        self.told: list[Any] = []
-        self.offers = 0
-        self.name = name
-        self.decide = SimpleNamespace(remote=self.told.append)
-        self.offer = SimpleNamespace(remote=self._offer)
-
-    def _offer(self) -> str:
-        self.offers += 1
-        return f"{self.name}/{self.offers}"
+def actor(name: str) -> Any:
+    """Return a trial's actor: it keeps what it is told, and answers an offer with a word."""
+    made = mock.Mock(told=[])
+    made.decide.remote = made.told.append
+    made.offer.remote.side_effect = (f"{name}/{number}" for number in itertools.count(1))
+    return made
 
 
 class Controller:
@@ -55,10 +50,6 @@ class Controller:
         return [trial for trial in self.trials if not trial.is_finished()]
 
 
-def as_tunes(controller: Any) -> Any:
-    return controller
-
-
 class Population:
     """Trials of one GangPBT that report what a test says."""
 
@@ -67,11 +58,11 @@ class Population:
         self.pbt = GangPBT(**settings)
         self.changes: list[tuple[Any, ...]] = []
         self.pbt.prepare(SweepFacts(on_change=lambda *change: self.changes.append(change)))
-        self.controller = as_tunes(Controller(cpus))
+        self.controller = cast(Any, Controller(cpus))
         self.trials: list[Any] = []
         for index in range(size):
             trial: Any = Trial("made", stub=True, trial_id=f"{index:05d}", config={"lr": 0.01 * (index + 1)})
-            trial.temporary_state.ray_actor = Handle(trial.trial_id)
+            trial.temporary_state.ray_actor = actor(trial.trial_id)
             trial.placement_group_factory = tune.PlacementGroupFactory([{"CPU": 2}])
             trial.status = Trial.RUNNING
             self.trials.append(trial)
@@ -92,7 +83,7 @@ class Population:
         return [one for one in self.trials[index].temporary_state.ray_actor.told if isinstance(one, Adopt)]
 
     def offers(self) -> list[int]:
-        return [trial.temporary_state.ray_actor.offers for trial in self.trials]
+        return [trial.temporary_state.ray_actor.offer.remote.call_count for trial in self.trials]
 
 
 def test_the_worst_adopts_the_best_and_both_go_on() -> None:
@@ -110,14 +101,10 @@ def test_the_worst_adopts_the_best_and_both_go_on() -> None:
 
 def test_a_trial_without_an_actor_or_with_a_dead_one_ends_nothing() -> None:
     population = Population()
-
-    class Dead:
-        def __getattr__(self, name: str) -> Any:
-            raise RuntimeError("gone")
-
     for trial in population.trials:
         trial.temporary_state.ray_actor = None
-    population.trials[0].temporary_state.ray_actor = Dead()
+    dead = {"decide.remote.side_effect": RuntimeError("gone"), "offer.remote.side_effect": RuntimeError("gone")}
+    population.trials[0].temporary_state.ray_actor = mock.Mock(**dead)
     population.round(2, [0.1, 0.2, 0.3, 0.4])
     assert population.changes[0][3] == "00000"
 
@@ -299,9 +286,10 @@ def test_by_default_the_real_numbers_that_training_can_follow_are_mutated_and_th
     with pytest.raises(SettingsError, match="Did you mean"):
         GangPBT("loss", "min", hyperparam_mutations={"lrr": [1, 2]}).prepare(SweepFacts({"lr": tune.uniform(0, 1)}))
     trial: Any = Trial("made", stub=True, config={})
+    nobody: Any = None
     for pbt, says in ((GangPBT(), "metric"), (GangPBT("loss", "min"), "what to mutate")):
         with pytest.raises(SettingsError, match=says):
-            pbt.on_trial_add(as_tunes(None), trial)
+            pbt.on_trial_add(nobody, trial)
 
 
 def test_an_object_that_the_space_lacks_is_no_mutation() -> None:

@@ -48,9 +48,6 @@ def counts(study: optuna.Study) -> dict[str, int]:
     return {name: states.count(name) for name in sorted(set(states))}
 
 
-# --- what is suggested ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", [*KINDS, optuna.samplers.RandomSampler(seed=1), optuna.samplers.TPESampler()])
 def test_every_sampler_suggests_from_the_space_and_the_same_for_a_seed(kind):
     one, two = (searcher(kind, **SMALL.get(str(kind), {})) for _ in range(2))
@@ -74,8 +71,7 @@ def test_a_study_rebuilt_from_the_record_suggests_what_the_live_one_would(tmp_pa
     running: list[Any] = []
     rng = np.random.default_rng(0)
     for number in range(24):
-        running.append(trial := sweep.add(**live.suggest(f"{number:05d}")))
-        sweep.start(trial)
+        running.append(sweep.run(**live.suggest(f"{number:05d}")))
         for one in list(running[: len(running) - 1 + (number == 23)]):
             step = one.last_result.get("training_iteration", 0) + 1
             stop = step == 1 and rng.random() < 0.3
@@ -88,7 +84,6 @@ def test_a_study_rebuilt_from_the_record_suggests_what_the_live_one_would(tmp_pa
                 running.remove(one)
             else:
                 live.on_trial_result(one.trial_id, one.last_result)
-    sweep.callback.record.close()
     again = searcher(kind, FLAT, **SMALL.get(kind, {}))
     start = replay_searcher(read_lines(tmp_path), again, FLAT, foreign=False, again=[one.trial_id for one in running])
     assert start.created == 24
@@ -101,13 +96,11 @@ def test_a_study_rebuilt_from_the_record_suggests_what_the_live_one_would(tmp_pa
 
 @pytest.mark.parametrize("values", [[(1, 2), (3,)], [dict, list], [1, True, 1.0], ["1", 1, [1]], [3, 3, 4]])
 def test_choices_that_optuna_cannot_keep_stand_there_as_texts(values):
-    parameter = kind_of(domain := tl.choice(values)).parameter("key", domain)
-    assert parameter is not None
-    assert all(isinstance(one, str) for one in parameter.distribution.choices)  # type: ignore[attr-defined]
-    assert len(parameter.distribution.choices) == len(values)  # type: ignore[attr-defined]
+    parameter: Any = kind_of(domain := tl.choice(values)).parameter("key", domain)
+    assert all(isinstance(one, str) for one in parameter.distribution.choices)
+    assert len(parameter.distribution.choices) == len(values)
     for value in values:
         text = parameter.stored(value)
-        assert parameter.choices is not None
         assert type(parameter.choices[text]) is type(value)
         assert parameter.choices[text] == value
 
@@ -134,9 +127,6 @@ def test_a_sampler_that_raises_does_not_end_the_sweep(caplog):
     ]
     one.end("00000", "FINISHED", report(1, 0.5))
     assert counts(one.study) == {"COMPLETE": 1, "FAIL": 3, "RUNNING": 2}
-
-
-# --- constraints ------------------------------------------------------------------------------------------
 
 
 class Half(SearchSpace):
@@ -178,9 +168,6 @@ def test_when_suggestions_keep_breaking_a_constraint_one_is_drawn_at_random(capl
     with caplog.at_level(logging.WARNING, "tunelight"):
         assert one.suggest("00000")["x"] <= 1e-3
     assert "50 suggestions of QMCSampler in a row broke 'x <= 1e-3'" in caplog.text
-
-
-# --- what is told -----------------------------------------------------------------------------------------
 
 
 def test_ends_are_told_as_they_are(tmp_path):
@@ -283,7 +270,6 @@ def test_a_killed_driver_s_study_is_rebuilt_without_lost_lines_and_by_force_in_a
     for number in range(3):  # the first was told to stop when the driver died
         trial = sweep.run(x=0.25 * number, y=0.5)
         sweep.report(trial, 1, 1.0 + number, done=number == 0)
-    sweep.callback.record.close()
     lines, again = read_lines(tmp_path), ["00001", "00002"]
     one = searcher("tpe", FLAT)
     start = replay_searcher(lines, one, FLAT, foreign=False, again=again)

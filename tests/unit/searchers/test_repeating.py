@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
+from unittest import mock
 
 import pytest
 from ray.tune.search import Searcher
@@ -13,25 +15,11 @@ from tunelight.errors import SettingsError
 from tunelight.settings.values import Repeats
 
 
-class Own(Searcher):
-    """Counts, and remembers what it learned."""
-
-    def __init__(self) -> None:
-        super().__init__(metric="loss", mode="min")
-        self.asked = 0
-        self.learned: list[str] = []
-
-    def suggest(self, trial_id: str) -> dict[str, Any]:
-        self.asked += 1
-        return {"x": float(self.asked)}
-
-    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-        self.learned.append(trial_id)
-
-
 def search(num_samples: int = 3, *, top: int = 2, **more: Any) -> Any:
-    """Return a search, and what tells it of its trials."""
-    made = queued(Own(), num_samples, repeats=Repeats(2, top=top), **more)
+    """Return a search whose searcher counts, and what tells it of its trials."""
+    searcher = mock.Mock(spec=Searcher, metric="loss", mode="min")
+    searcher.suggest.side_effect = ({"x": float(number)} for number in itertools.count(1))
+    made = queued(searcher, num_samples, repeats=Repeats(2, top=top), **more)
     return made, Tune(made)
 
 
@@ -66,7 +54,9 @@ def test_the_searcher_does_not_learn_of_repetitions_which_come_beyond_num_sample
     run(tune, 0.2, again[0], error="ERROR")  # it is not replaced
     run(tune, 0.2, again[1])
     assert made.is_finished()
-    assert (made.searcher.asked, made.searcher.learned) == (4, ["00000", "00001", "00002", "00003"])
+    assert made.searcher.suggest.call_count == 4
+    learned = [call.kwargs["trial_id"] for call in made.searcher.on_trial_complete.call_args_list]
+    assert learned == ["00000", "00001", "00002", "00003"]
 
 
 @pytest.mark.parametrize(("stopped", "ends"), [(True, 3), (False, math.inf)])

@@ -44,9 +44,6 @@ def train(config: dict[str, Any]) -> None:
     """Never run."""
 
 
-# --- which one --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("given", "more", "kind"),
     [
@@ -261,28 +258,26 @@ def test_a_step_whose_multiples_round_over_a_bound_stays_within_it(name):
 # --- warm starts ------------------------------------------------------------------------------------------
 
 
+EARLIER = SearchSpace({"x": tl.uniform(0, 1), "z": tl.randint(0, 9)})
+
+
 def earlier(folder: Path) -> Path:
     """Record a sweep with an end of each kind."""
-    folder.mkdir()
     sweep = Sweep(folder)
     for number, (x, z) in enumerate([(0.1, 1), (0.2, 2), (0.3, 3), (0.4, 4), (7.0, 5)]):
-        trial = sweep.add(x=x, z=z)
-        sweep.start(trial)
+        trial = sweep.run(x=x, z=z)
         sweep.report(trial, 1, 1.0 - x, acc=x, latency=3.0)
         sweep.report(trial, 2, 2.0 - x, acc=x / 2, latency=4.0, done=number == 1)
         if number in (0, 1, 4):
             sweep.end_by_itself(trial)
-        elif number == 2:
-            sweep.fail(trial)
         else:
-            sweep.fail(trial, state="DIVERGED")
+            sweep.fail(trial, **({} if number == 2 else {"state": "DIVERGED"}))
     sweep.end()
     return folder
 
 
 def test_a_warm_start_knows_what_earlier_sweeps_found(tmp_path):
-    space = SearchSpace({"x": tl.uniform(0, 1), "z": tl.randint(0, 9)})
-    one = build("tpe", space, warm_start=[earlier(tmp_path / "a")])
+    one = build("tpe", EARLIER, warm_start=[earlier(tmp_path / "a")])
     assert one.notes == ["warm start: 4 of 4 trials of earlier sweeps are known to the searcher"]
     finished, stopped, diverged, outside = one.study.trials
     assert (finished.params, finished.value, finished.state.name) == ({"x": 0.1, "z": 1}, 0.9, "COMPLETE")
@@ -294,32 +289,30 @@ def test_a_warm_start_knows_what_earlier_sweeps_found(tmp_path):
 
 
 def test_only_keys_that_both_spaces_have_are_taken_over(tmp_path):
-    space = SearchSpace({"x": tl.uniform(0, 1), "y": tl.uniform(0, 1)})
-    one = build("tpe", space, warm_start=earlier(tmp_path / "a"))
+    one = build("tpe", FLAT, warm_start=earlier(tmp_path / "a"))
     assert one.notes == ["warm start: 3 of 4 trials of earlier sweeps are known to the searcher"]
     assert [trial.params.keys() for trial in one.study.trials] == [{"x"}] * 3
     for number in range(12):
         assert one.suggest(f"{number:05d}").keys() == {"x", "y"}
     with pytest.raises(SettingsError, match="of the 4 trials of earlier sweeps, none has a value"):
-        build("cmaes", space, warm_start=earlier(tmp_path / "b"))
+        build("cmaes", FLAT, warm_start=earlier(tmp_path / "b"))
     with pytest.raises(SettingsError, match="none has a value for a key of this search space"):
         build("tpe", SearchSpace({"lr": tl.uniform(0, 1)}), warm_start=earlier(tmp_path / "c"))
 
 
 def test_a_warm_start_judges_by_the_metrics_of_the_new_sweep(tmp_path):
-    space = SearchSpace({"x": tl.uniform(0, 1), "z": tl.randint(0, 9)})
     folder = earlier(tmp_path / "a")
-    one = build("nsgaii", space, metric=["acc", "latency"], mode=["max", "min"], warm_start=[folder, folder])
+    one = build("nsgaii", EARLIER, metric=["acc", "latency"], mode=["max", "min"], warm_start=[folder, folder])
     assert [trial.values for trial in one.study.trials if trial.values] == [[0.1, 3.0], [-float("inf"), float("inf")]]
     with pytest.raises(SettingsError, match=r"metric 'accuracy'.*They reported: loss, acc"):
-        build("tpe", space, metric="accuracy", warm_start=folder)
+        build("tpe", EARLIER, metric="accuracy", warm_start=folder)
     with pytest.raises(StorageError, match="no sweep that can be read"):
-        build("tpe", space, warm_start=tmp_path / "nowhere")
+        build("tpe", EARLIER, warm_start=tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("kind", ["tpe", "cmaes", "nsgaii", "nsgaiii"])
 def test_every_sampler_that_learns_takes_a_warm_start(tmp_path, kind):
-    one = build(kind, SearchSpace({"x": tl.uniform(0, 1), "z": tl.randint(0, 9)}), warm_start=earlier(tmp_path / "a"))
+    one = build(kind, EARLIER, warm_start=earlier(tmp_path / "a"))
     for number in range(6):
         one.end(f"{number:05d}", "FINISHED", report(1, one.suggest(f"{number:05d}")["x"]))
     assert counts(one.study)["COMPLETE"] >= 8
@@ -330,9 +323,6 @@ def test_a_sweep_may_be_resumed_under_another_searcher_but_not_with_other_metric
     past = SavedSweep(tmp_path, told, Sweep(tmp_path).state)
     assert past._differences({**told, "searcher": "tpe"}) == []
     assert past._differences({**told, "metric": "loss"}) == ["metric was ['loss', 'acc'] and is 'loss'"]
-
-
-# --- what is kept of a trial --------------------------------------------------------------------------------
 
 
 def test_a_trial_that_is_over_keeps_no_object_of_ray_s_and_no_statistics_and_still_says_that_it_is_done():
@@ -361,14 +351,13 @@ def test_a_trial_that_is_over_keeps_no_object_of_ray_s_and_no_statistics_and_sti
 
 def recorded(storage: Path, name: str, configs: Any = None, count: int = 6) -> Path:
     """Record a sweep whose trials get better and better."""
-    (folder := storage / name).mkdir(parents=True)
-    made = Sweep(folder)
+    made = Sweep(storage / name)
     for number in range(count):
         trial = made.run(**(configs(number) if configs else {"x": (number + 1) / 10}))
         made.report(trial, 1, 1.0 - number / 10, done=True)
         made.end_by_itself(trial)
     made.end()
-    return folder
+    return made.folder
 
 
 def test_a_folder_of_sweeps_stands_for_those_that_reported_the_metric(tmp_path: Path) -> None:

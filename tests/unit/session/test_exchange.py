@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -34,23 +35,11 @@ class Weights:
         return None
 
 
-class Lost:
-    """A store that is full, and whose things are gone."""
-
-    def put(self, value: Any) -> Any:
-        raise MemoryError("no room")
-
-    def get(self, reference: Any, timeout_s: float) -> Any:
-        raise KeyError(reference)
-
-
 def test_a_rank_takes_the_order_to_adopt_that_rank_0_means_and_no_earlier_one() -> None:
-    box = Mailbox()
-    for serial in (3, 5, 6):
-        box.put(Adopt(f"of {serial}", {}, serial=serial))
-    assert [box.take_adopt(serial, 1.0) for serial in (5, 6)] == [
-        Adopt(f"of {serial}", {}, serial=serial) for serial in (5, 6)
-    ]
+    box, orders = Mailbox(), [Adopt(f"of {serial}", {}, serial=serial) for serial in (3, 5, 6)]
+    for order in orders:
+        box.put(order)
+    assert [box.take_adopt(serial, 1.0) for serial in (5, 6)] == orders[1:]
 
 
 def test_all_ranks_adopt_at_the_same_report_and_run_on_as_far_as_the_order_says(tmp_path: Path) -> None:
@@ -72,7 +61,8 @@ def test_all_ranks_adopt_at_the_same_report_and_run_on_as_far_as_the_order_says(
 
 
 def test_what_is_gone_is_not_adopted_and_a_full_store_costs_the_offer_and_not_the_training() -> None:
-    exchange = Exchange(Lost())
+    full = mock.Mock(put=mock.Mock(side_effect=MemoryError("no room")), get=mock.Mock(side_effect=KeyError("ref")))
+    exchange = Exchange(full)
     exchange.training = Weights(1)
     assert exchange.adopt(Adopt("ref", {}), {}) == Adopted("what was offered is gone (KeyError)")
     assert "nothing was offered" in str(exchange.adopt(Adopt(None, {}), {}).why)
@@ -81,12 +71,8 @@ def test_what_is_gone_is_not_adopted_and_a_full_store_costs_the_offer_and_not_th
 
 
 def test_who_refuses_keeps_its_configuration() -> None:
-    class Refusing(Weights):
-        def take(self, state: int, before: Any, config: Any) -> str:
-            return "the models differ"
-
     exchange, config = Exchange(MemoryStore()), {"lr": 0.1}
-    exchange.training = Refusing(1)
+    exchange.training = mock.Mock(spec=Weights, **{"agree.side_effect": bool, "take.return_value": "the models differ"})
     assert exchange.adopt(Adopt(9, {"lr": 0.3}), config).why == "the models differ"
     assert config == {"lr": 0.1}
 
@@ -118,10 +104,7 @@ def test_rank_0_makes_and_the_others_fetch_and_a_second_call_makes_a_second_valu
 
 def test_what_fails_on_rank_0_is_told_to_the_others():
     lead, other = makers()
-
-    def fail() -> None:
-        raise ValueError("no such file")
-
+    fail = mock.Mock(side_effect=ValueError("no such file"))
     with pytest.raises(ValueError, match="no such file"):
         lead.once("dataset train", fail)
     with pytest.raises(DataError, match="could not open dataset train: ValueError: no such file"):

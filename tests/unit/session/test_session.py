@@ -7,13 +7,16 @@ import pickle
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from enum import Enum, IntEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 
 from tests.kit import tasks
 from tests.kit.fakes import MemoryControl, MemoryStore
@@ -56,20 +59,19 @@ class Ranks:
 
     def each(self, does: Callable[[int], object]) -> list[Any]:
         """Let all ranks do something at once; return what each returned or raised."""
-        found: list[Any] = [None] * len(self.sessions)
 
-        def one(rank: int) -> None:
+        def one(rank: int) -> Any:
             try:
-                found[rank] = does(rank)
+                return does(rank)
             except BaseException as error:  # noqa: BLE001 - TrialStopped is one
-                found[rank] = error
+                return error
 
-        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(len(self.sessions))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(20)
-        return found
+        with ThreadPoolExecutor(len(self.sessions)) as threads:
+            return list(threads.map(one, range(len(self.sessions)), timeout=20))
+
+
+def saved_by(ranks: Ranks) -> list[Any]:
+    return [event for event in ranks.events if isinstance(event, Saved)]
 
 
 def test_a_stop_is_raised_on_every_rank_at_the_same_report_and_again_where_training_code_swallowed_it(
@@ -100,42 +102,31 @@ def test_a_save_says_whether_the_storage_refused_it_or_training_cannot_write(
 ) -> None:
     """Where a fit reports without a writer, as a Trainer inside it does, the fit can write at another time."""
 
-    def full(path: str) -> None:
-        raise OSError(28, "No space left on device")
-
-    ranks = Ranks(tmp_path)
+    full, ranks = mock.Mock(side_effect=OSError(28, "No space left on device")), Ranks(tmp_path)
     for one in ranks.sessions:
         one.boundary.writer = full if writes else None
         one.progress.fitting = "another Trainer" if fits else None
     ranks.mailboxes[0].put(Stop("resize", save=True))
     ranks.mailboxes[0].put(Continue(None))
     assert ranks.report({"loss": 0.25}) == [None, None], "training goes on"
-    (saved,) = [event for event in ranks.events if isinstance(event, Saved)]
+    (saved,) = saved_by(ranks)
     assert (saved.checkpoint, saved.refused) == (None, refused)
-
-
-class Waited:
-    """Writes as a strategy does, in the background, and counts on how many ranks it was called."""
-
-    def __init__(self, ranks: Ranks) -> None:
-        self.ranks = ranks
-        self.called = 0
-
-    def __call__(self, path: str) -> None:
-        self.called += 1
-        writing = self.ranks.sessions[0].writing
-        if writing.writes(path):
-            writing.defer(lambda: write(path))
 
 
 @pytest.mark.parametrize(("policy", "kept"), [({"every_s": 3600.0}, [1]), ({"every": 2}, [2, 4])])
 def test_every_rank_leaves_out_the_checkpoints_that_rank_0_does(tmp_path: Path, policy: Any, kept: list[int]) -> None:
     ranks = Ranks(tmp_path, until=None, checkpoints=Checkpoints(**policy))
-    write = Waited(ranks)
+    writing = ranks.sessions[0].writing
+
+    def in_background(path: str) -> None:
+        if writing.writes(path):
+            writing.defer(lambda: write(path))
+
+    writer = mock.Mock(side_effect=in_background)
     for _ in range(4):
-        assert ranks.report({"loss": 1}, checkpoint=write) == [None, None]
-    assert write.called == 2 * len(kept)
-    ranks.sessions[0].writing.settle()
+        assert ranks.report({"loss": 1}, checkpoint=writer) == [None, None]
+    assert writer.call_count == 2 * len(kept)
+    writing.settle()
     assert [info.number for info in checkpoints.find(tmp_path)] == kept
 
 
@@ -144,7 +135,7 @@ def test_a_rank_that_reports_a_checkpoint_more_than_rank_0_learns_why_it_cannot(
     ranks.report({"loss": 1})
     ranks.sessions[0].check_finished()
     with pytest.raises(GangError, match="report equally often"):
-        ranks.sessions[1].context.report({"loss": 1}, checkpoint=Waited(ranks))
+        ranks.sessions[1].context.report({"loss": 1}, checkpoint=write)
 
 
 def test_an_abort_frees_ranks_that_wait_and_ends_training_that_is_repeated_without_reports(tmp_path: Path) -> None:
@@ -187,17 +178,15 @@ def test_a_checkpoint_file_is_moved_into_the_trial_and_described_and_belongs_to_
     assert not mine.exists()
 
 
-class _Phase(str, Enum):  # noqa: UP042 - whose str() is "_Phase.VAL"
-    VAL = "val"
-
-
-class _Width(IntEnum):
-    WIDE = 8
-
-
 def test_values_of_a_script_s_own_classes_are_sent_as_what_they_derive_from(tmp_path: Path) -> None:
+    class Phase(str, Enum):  # noqa: UP042 - whose str() is "Phase.VAL"
+        VAL = "val"
+
+    class Width(IntEnum):
+        WIDE = 8
+
     ranks = Ranks(tmp_path, size=1, until=None)
-    ranks.report({"phase": _Phase.VAL, "width": [_Width.WIDE], "loss": type("Loss", (float,), {})(0.5), "last": True})
+    ranks.report({"phase": Phase.VAL, "width": [Width.WIDE], "loss": type("Loss", (float,), {})(0.5), "last": True})
     metrics = ranks.events[0].metrics
     assert metrics == {"phase": "val", "width": [8], "loss": 0.5, "last": True}
     assert [type(value) for value in (metrics["phase"], *metrics["width"], metrics["loss"])] == [str, int, float]
@@ -228,30 +217,17 @@ class _Odd:
 
 
 def test_every_metric_can_be_read_where_neither_torch_nor_a_gpu_is(tmp_path: Path) -> None:
-    import torch
-
     ranks = Ranks(tmp_path, size=1, until=None)
     matrix = np.eye(2)
-    given = {
-        "each": _OnGPU(),
-        "item": torch.full((1,), 0.125),
-        "two": torch.ones(1, 2),
-        "of": {"a": [torch.tensor(3)], 1: (_OnGPU(),)},
-        "np": matrix,
-    }
-    assert ranks.report({"loss": 1.0, "odd": _Odd(), **given}) == [None]
+    tensors = {"each": _OnGPU(), "item": torch.full((1,), 0.125), "two": torch.ones(1, 2)}
+    of = {"a": [torch.tensor(3)], 1: (_OnGPU(),)}
+    assert ranks.report({"loss": 1.0, "odd": _Odd(), **tensors, "of": of, "np": matrix}) == [None]
     sent = pickle.dumps(ranks.events[0])
     assert b"torch" not in sent
     metrics = pickle.loads(sent).metrics
     assert np.array_equal(metrics.pop("np"), matrix)
-    assert metrics == {
-        "loss": 1.0,
-        "odd": "<odd>",
-        "each": (0.25, 0.5),
-        "item": 0.125,
-        "two": ([1.0, 1.0],),
-        "of": {"a": [3], "1": ((0.25, 0.5),)},
-    }
+    assert metrics.pop("of") == {"a": [3], "1": ((0.25, 0.5),)}
+    assert metrics == {"loss": 1.0, "odd": "<odd>", "each": (0.25, 0.5), "item": 0.125, "two": ([1.0, 1.0],)}
     assert ranks.events[0].notes == ("The metric 'odd' is no number but a _Odd: its text is recorded.",)
 
 
@@ -354,9 +330,8 @@ def test_all_ranks_leave_at_one_step_with_a_checkpoint_after_the_last_report(tmp
     ordered(ranks, *range(size))
     stops = [step(ranks, number) for number in (2, 3)]
     assert stops == [[None] * size, [TrialStopped] * size]
-    saved = next(event for event in ranks.events if isinstance(event, Saved))
+    (saved,) = saved_by(ranks)
     assert saved.answers == 7
-    assert saved.checkpoint is not None
     assert (saved.checkpoint.number, saved.checkpoint.between, saved.checkpoint.value) == (1, 3, None)
     assert Path(saved.checkpoint.path).name == "report-000001.step-000000003.ckpt"
     assert checkpoints.resume_point(tmp_path)[0] == saved.checkpoint  # before that of report 1, which stays
@@ -386,10 +361,9 @@ def test_ranks_that_are_apart_go_on_and_leave_at_the_next_report(
         step(ranks, 1)
         came = {rank: {"step": 2, "batch": rank} for rank in (0, 1)}
     assert each(ranks, lambda rank, boundary: boundary.end_step(write, epoch=0, **came[rank])) == [None, None]
-    assert not any(isinstance(event, Saved) for event in ranks.events)
+    assert saved_by(ranks) == []
     assert [type(error) for error in ranks.report({"loss": 1.0}, checkpoint=write)] == [TrialStopped] * 2
-    saved = [event.checkpoint for event in ranks.events if isinstance(event, Saved)]
-    assert [info and info.number for info in saved] == [1]
+    assert [saved.checkpoint.number for saved in saved_by(ranks)] == [1]
 
 
 def test_rank_0_does_not_take_a_rank_for_there_that_has_gone_on(
@@ -406,7 +380,7 @@ def test_rank_0_does_not_take_a_rank_for_there_that_has_gone_on(
         boundary.end_step(write, epoch=0, step=2)
 
     assert each(ranks, come) == [None, None]  # rank 1 has waited for 0.6 s, and gone on
-    assert not any(isinstance(event, Saved) for event in ranks.events)
+    assert saved_by(ranks) == []
 
 
 def test_a_loop_of_ones_own_is_told_and_its_next_report_writes_a_checkpoint(tmp_path: Path) -> None:
@@ -417,11 +391,9 @@ def test_a_loop_of_ones_own_is_told_and_its_next_report_writes_a_checkpoint(tmp_
     asks += [each(ranks, lambda rank, _: ranks.sessions[rank].context.preempted()) for _ in range(3)]
     assert asks == [[False] * 2, [False] * 2, [True] * 2, [True] * 2]
     assert [type(error) for error in ranks.report({"loss": 0.5}, checkpoint=write)] == [TrialStopped] * 2
-    reports = [event for event in ranks.events if isinstance(event, Report)]
-    saved = next(event for event in ranks.events if isinstance(event, Saved))
-    assert saved.checkpoint is not None
+    (saved,) = saved_by(ranks)
     assert (saved.checkpoint.number, saved.checkpoint.between) == (2, 0)
-    assert [report.number for report in reports] == [1, 2]
+    assert [report.number for report in ranks.events if isinstance(report, Report)] == [1, 2]
 
 
 def test_a_checkpoint_behind_a_report_is_newer_than_that_and_older_than_the_next(tmp_path: Path) -> None:
@@ -451,9 +423,8 @@ def asked_to_save(folder: Path, size: int, reports: int = 0) -> Ranks:
 def test_a_checkpoint_between_two_reports_leaves_training_as_it_was(tmp_path: Path, size: int) -> None:
     ranks = asked_to_save(tmp_path, size, reports=1)
     assert [step(ranks, number) for number in (1, 2, 3)] == [[None] * size] * 3
-    (saved,) = [event for event in ranks.events if isinstance(event, Saved)]
+    (saved,) = saved_by(ranks)
     assert saved.answers == 5
-    assert saved.checkpoint is not None
     assert (saved.checkpoint.number, saved.checkpoint.between) == (1, 2)
     assert not any(one.boundary.hurried for one in ranks.sessions)
     assert [one.boundary.writer for one in ranks.sessions] == [None] * size
@@ -470,4 +441,4 @@ def test_a_checkpoint_that_is_asked_for_is_no_reason_for_training_code_to_leave_
     asked = [each(ranks, lambda _, boundary: boundary.preempted()) for _ in range(3)]
     assert asked[-1] == [True, True]
     assert [type(error) for error in ranks.report({"loss": 1.0}, checkpoint=write)] == [TrialStopped] * 2
-    assert [event.answers for event in ranks.events if isinstance(event, Saved)] == [5, 7]
+    assert [saved.answers for saved in saved_by(ranks)] == [5, 7]

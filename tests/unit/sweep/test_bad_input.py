@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import optuna
 import pytest
@@ -45,9 +46,6 @@ def write(tmp_path: Path) -> Write:
         return path
 
     return wrote
-
-
-# Files
 
 
 @pytest.mark.parametrize(
@@ -104,9 +102,6 @@ def test_text_that_looks_like_a_number_stays_text_in_yaml_of_both_versions() -> 
         assert yaml.load(written, loader) == {"a": texts, "b": 1e-5, "c": 3}
 
 
-# Spaces
-
-
 @pytest.mark.parametrize(
     ("domain", "never", "holds"),
     [
@@ -133,9 +128,6 @@ def test_a_baseline_gives_numbers_where_they_are() -> None:
         space.check_baselines([{"lr": "abc"}])
 
 
-# Settings
-
-
 def test_a_mistyped_number_of_workers_is_told_at_once() -> None:
     node = {"CPU": 8.0}
     with pytest.raises(ResourceError, match=r"1e\+09 CPU \(there are 8\)"):
@@ -158,9 +150,6 @@ def test_an_argument_that_the_trainer_is_not_to_have_is_told_with_its_place(
     space = tl.SearchSpace.load(write(lines + rest + "space: {model.lr: 0.1}\n" * ("space" not in lines)))
     with pytest.raises(TunelightError, match=says):
         check_settings(space, Settings(**space.settings))
-
-
-# What is mistyped
 
 
 def mistyped(make: Any, *args: Any, **kwargs: Any) -> Callable[[], object]:
@@ -233,11 +222,7 @@ def train(config: dict[str, Any]) -> None:
         ({"scheduler": "bohb"}, SettingsError, "Did you mean 'hb_bohb'"),
         ({"scheduler": "hb_bohb"}, SettingsError, "works with Ray Tune's TuneBOHB"),
         ({"scheduler": "resource_changing"}, SettingsError, "reuse_gangs=False, or.*'elastic_asha'"),
-        (
-            {"scheduler": "gang_pbt", "repeats": 2},
-            SettingsError,
-            "GangPBT trials change .*Leave repeats out, or choose",
-        ),
+        ({"scheduler": "gang_pbt", "repeats": 2}, SettingsError, "GangPBT trials .*Leave repeats out, or choose"),
         ({"scheduler": {"name": "hyperband", "max_tt": 3}}, SettingsError, "has no 'max_tt'. Did you mean 'max_t'"),
         ({"searcher": tl.OptunaSearcher}, SettingsError, r"searcher=OptunaSearcher is a class. Make an object"),
         ({"searcher": optuna.samplers.TPESampler}, SettingsError, r"searcher=TPESampler is a class. Make an object"),
@@ -312,10 +297,7 @@ def test_a_trainer_that_is_told_what_its_workers_are() -> None:
 
 
 def test_a_folder_that_was_there_before_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**_: Any) -> None:
-        raise ConnectionError("no")
-
-    monkeypatch.setattr(ray, "init", refuse)
+    monkeypatch.setattr(ray, "init", mock.Mock(side_effect=ConnectionError("no")))
     (tmp_path / "old").mkdir()
     with pytest.raises(ResourceError, match="does not answer"):
         tl.run({"x": tl.uniform(0, 1)}, train, metric="loss", storage=tmp_path / "old", address="auto")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -19,9 +20,6 @@ from tunelight.schedulers import ASHA
 from tunelight.searchers import RandomSearcher
 from tunelight.sweep.queue import ResumeState
 
-added: list[Any] = []
-"""The trials that Tune's controller was given."""
-
 
 def _made(trial_id: str, config: dict[str, Any]) -> Any:
     """Return a trial as the search makes it, with a storage, from which its heads read."""
@@ -31,17 +29,17 @@ def _made(trial_id: str, config: dict[str, Any]) -> Any:
 
 
 @pytest.fixture
-def driver(tmp_path: Path) -> Driver:
-    driver = Driver(tmp_path)
+def driver(tmp_path: Path) -> Any:
+    """Return a driver with the trials that Tune's controller was given."""
+    driver: Any = Driver(tmp_path)
     driver.sweep.report(driver.first, 1, 0.5)
-    driver.search._created = 2
-    driver.search._make = _made  # type: ignore[method-assign]
-    driver.scheduler.controller.add_trial = added.append
-    added.clear()
+    driver.search._created, driver.search._make = 2, _made
+    driver.added = []
+    driver.scheduler.controller.add_trial = driver.added.append
     return driver
 
 
-def test_a_branch_begins_with_a_copy_of_its_parents_newest_checkpoint(driver: Driver, tmp_path: Path) -> None:
+def test_a_branch_begins_with_a_copy_of_its_parents_newest_checkpoint(driver: Any, tmp_path: Path) -> None:
     written(tmp_path / "trial_00000", 1)
     written(tmp_path / "trial_00000", 2)  # of a report that the driver never heard of
     assert driver.told("branch", "00000", config={"model.lr": 0.5}) == (
@@ -50,7 +48,7 @@ def test_a_branch_begins_with_a_copy_of_its_parents_newest_checkpoint(driver: Dr
     )
     (copy,) = checkpoints.find(tmp_path / "trial_00002")
     assert (copy.number, copy.value, Path(copy.path).read_text()) == (1, None, "weights of 1, 0")
-    (trial,) = added
+    (trial,) = driver.added
     assert trial.trial_id == "00002"
     assert trial.config == {"model": {"lr": 0.5}}
     state = read_record(tmp_path).trials["00002"]
@@ -78,19 +76,13 @@ def test_a_torn_checkpoint_is_passed_over_and_without_one_a_trial_cannot_be_bran
 
 
 def test_a_storage_that_does_not_answer_refuses_a_branch_and_ends_nothing(
-    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: Any) -> Any:
-        raise OSError(28, "No space left on device")
-
     written(tmp_path / "trial_00000", 1)
-    monkeypatch.setattr(checkpoints, "commit", refuse)
+    monkeypatch.setattr(checkpoints, "commit", mock.Mock(side_effect=OSError(28, "No space left on device")))
     said = "Trial 00000 cannot be branched now: OSError: [Errno 28] No space left on device"
     assert driver.told("branch", "00000", config={}) == (False, said)
-    assert added == []
-
-
-# --- the search --------------------------------------------------------------------------------------------
+    assert driver.added == []
 
 
 def test_the_searcher_does_not_learn_of_a_branch_which_is_none_of_num_samples_and_keeps_its_seed_in_its_name(
@@ -109,15 +101,10 @@ def test_the_searcher_does_not_learn_of_a_branch_which_is_none_of_num_samples_an
     assert search.total_samples == 2
 
 
-# --- the record --------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def lineage(driver: Driver) -> Any:
     """Return a branch of trial 00000 at its first report, which has begun."""
-    trial = driver.sweep.add({"branch": Branch("00000", "00000", 1)}, model={"lr": 0.3})
-    driver.sweep.start(trial)
-    return trial
+    return driver.sweep.run(kind={"branch": Branch("00000", "00000", 1)}, model={"lr": 0.3})
 
 
 def test_the_record_has_its_lineage_and_counts_its_reports_on_and_a_resumed_sweep_has_it_beside_its_search(

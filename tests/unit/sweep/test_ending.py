@@ -22,7 +22,7 @@ class Leaving(Driver):
         self.left: list[str] = []
         self.over = False
         monkeypatch.setattr(self.steering._orders, "stop", self.hear)
-        self.sweep.start(self.sweep.add(model={"lr": 0.3}))
+        self.sweep.run(model={"lr": 0.3})
         self.trials = self.sweep.trials
         self.scheduler.controller = SimpleNamespace(
             get_trials=lambda: self.trials, _trials=self.trials, _trial_to_actor={}, _staged_trials=set(),

@@ -30,16 +30,16 @@ def failure(message: str = "boom", *, line: int = 7, **more: Any) -> WorkerError
 class Watched(Sweep):
     """A recorded sweep that ends when its first trials fail alike."""
 
-    def __init__(self, folder: Path, limit: int = 3, metrics: Any = ("loss",), total: int = 10) -> None:
+    def __init__(self, folder: Path) -> None:
         self.control = SweepControl()
         super().__init__(folder, ended_by=lambda: self.control.ends)
+        self.watch()
+
+    def watch(self, limit: int = 3, metrics: Any = ("loss",), total: int = 10) -> None:
         self.others = [FailFast(limit, metrics, total, self.callback, self.control)]
 
     def begin(self, count: int) -> list[Any]:
-        trials = [self.add(x=number) for number in range(count)]
-        for trial in trials:
-            self.start(trial)
-        return trials
+        return [self.run(x=number) for number in range(count)]
 
     def raises(self, trial: Any, error: WorkerError | None = None) -> None:
         self.fail(trial, **(error or failure()).asdict())
@@ -50,9 +50,6 @@ def sweep(tmp_path: Path) -> Iterator[Watched]:
     made = Watched(tmp_path)
     yield made
     made.callback.close()
-
-
-# what two errors have in common
 
 
 def test_numbers_and_addresses_do_not_make_another_error() -> None:
@@ -83,9 +80,6 @@ def test_the_first_trials_count_in_their_order_without_lost_workers_but_a_slow_o
     first, out = FirstTrials(2), failure("out of memory", type_name="OutOfMemoryError")
     assert ended(first, ("a", failure(cause="died")), ("b", out), ("c", failure())) is None
     assert ended(first, ("d", failure())) == failure()
-
-
-# in a sweep
 
 
 def test_three_trials_that_fail_alike_end_the_sweep(sweep: Watched) -> None:
@@ -132,25 +126,24 @@ def test_failures_end_nothing_where_one_trial_has_reported_or_they_differ_or_wit
     if why == "one has reported":
         sweep.report(trials[3], 1, 0.5, own={"metrics": {"loss": 0.5}})
     if why == "it is off":
-        sweep.others = [FailFast(0, ["loss"], 10, sweep.callback, sweep.control)]
+        sweep.watch(0)
     for number, trial in enumerate(trials[:3]):
         sweep.raises(trial, failure(line=number % 2 if why == "they differ" else 7))
     sweep.step()
 
 
-def test_1_ends_a_sweep_at_its_first_failure(tmp_path: Path) -> None:
-    sweep = Watched(tmp_path, limit=1)
+def test_1_ends_a_sweep_at_its_first_failure(sweep: Watched) -> None:
+    sweep.watch(1)
     sweep.raises(*sweep.begin(1))
     with pytest.raises(SweepFailedError, match="The first trial failed before anything was reported"):
         sweep.step()
-    sweep.callback.close()
 
 
 @pytest.mark.parametrize("further", ["latncy", "val/acc"])
 def test_a_further_metric_that_nobody_reports_ends_the_sweep_and_a_nested_one_counts(
-    tmp_path: Path, further: str
+    sweep: Watched, further: str
 ) -> None:
-    sweep = Watched(tmp_path, metrics=("loss", further))
+    sweep.watch(metrics=("loss", further))
     for trial in sweep.begin(3):
         sweep.report(trial, 1, 0.5, own={"metrics": {"loss": 0.5, "latency": 3, "val": {"acc": 3}}})
         sweep.end_by_itself(trial)
@@ -161,24 +154,16 @@ def test_a_further_metric_that_nobody_reports_ends_the_sweep_and_a_nested_one_co
         with pytest.raises(SweepFailedError, match=said) as caught:
             sweep.step()
         assert "tries the failed trials again" not in str(caught.value)
-    sweep.callback.close()
 
 
 def test_what_trials_reported_before_the_sweep_went_on_counts(sweep: Watched) -> None:
     trials = sweep.begin(3)
     for trial in trials:
         sweep.report(trial, 1, 0.5, own={"metrics": {"loss": 0.5}})
-    sweep.others = [FailFast(3, ["loss"], 3, sweep.callback, sweep.control)]  # of the driver that goes on
+    sweep.watch(total=3)  # by the driver that goes on
     for trial in trials:  # each had nothing left to train
         sweep.end_by_itself(trial)
     sweep.step()
-
-
-# on resume
-
-
-def past(folder: Path) -> SavedSweep:
-    return SavedSweep(folder, {}, read_record(folder))
 
 
 @pytest.mark.parametrize(("ended", "again"), [("gave up", 4), (None, 1)])
@@ -189,7 +174,8 @@ def test_the_trials_of_a_run_that_gave_up_go_on_and_a_failed_one_of_another_stay
     for trial in trials[:3]:
         sweep.raises(trial)
     sweep.callback.close(ended) if ended else sweep.callback.close()
-    assert [trial.id for trial in past(sweep.folder).again(None)] == ["00000", "00001", "00002", "00003"][-again:]
+    past = SavedSweep(sweep.folder, {}, read_record(sweep.folder))
+    assert [trial.id for trial in past.again(None)] == ["00000", "00001", "00002", "00003"][-again:]
 
 
 def test_what_was_wrong_may_be_mended_in_a_sweep_that_gave_up(sweep: Watched) -> None:

@@ -10,11 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import (
-    AsyncHyperBandScheduler,
-    MedianStoppingRule,
-    TrialScheduler,
-)
+from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule, TrialScheduler
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
@@ -98,7 +94,6 @@ def test_trials_that_were_paused_are_told_from_those_that_went_on(tmp_path):
     sweep.start(sweep.trials[0])  # it goes on
     sweep.report(sweep.trials[0], 2, 0.5)
     sweep.callback.stop("00001")  # it is ended as it waits
-    sweep.callback.record.close()
     again = Pausing()
     assert replay_scheduler(read_lines(tmp_path), again) == {"00002"}
     assert again.heard == [
@@ -114,13 +109,11 @@ def searched(folder: Path, searcher: Searcher, count: int, space: SearchSpace = 
     """Record a sweep of what ``searcher`` suggests; every trial but the last has ended."""
     sweep = Sweep(folder)
     for number in range(count):
-        suggested = searcher.suggest(f"{number:05d}")
-        assert suggested is not None
+        suggested: Any = searcher.suggest(f"{number:05d}")
         trial = sweep.run(suggested["lr"], **suggested)
         if number < count - 1:
             searcher.on_trial_complete(trial.trial_id, trial.last_result)
             sweep.end_by_itself(trial)
-    sweep.callback.record.close()
     return [trial.config for trial in sweep.trials]
 
 
@@ -209,7 +202,6 @@ def cut_off(folder: Path, *paused: str) -> RecordCallback:
     for lr in (0.5, 0.25):
         sweep.run(lr + 0.2, lr=lr)
     sweep.end()
-    sweep.callback.record.close()
     return RecordCallback(folder, again={one: one in paused for one in ("00000", "00001")}, metric="loss", mode="min")
 
 

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from ray.tune.schedulers import TrialScheduler
@@ -20,7 +21,6 @@ from tunelight.trial.trial import trial_seed
 
 
 def recorded(folder: Path, *losses: float, **told: Any) -> SweepResults:
-    folder.mkdir(parents=True)
     written = Writer(folder, seed=7, **told)
     written.trial(*losses)
     return written.load()
@@ -54,7 +54,6 @@ def test_what_cannot_be_reproduced_is_told(tmp_path):
         reproduce(recorded(tmp_path / "2"), 0)
     with pytest.raises(SpaceError, match="lr: the record has the choice 'a' as text"):
         reproduce(recorded(tmp_path / "3", 0.5, space_objects={"lr": [["a", None]]}), "best")
-    (tmp_path / "4").mkdir()
     written = Writer(tmp_path / "4")
     trial = written.trial(0.5, 0.4, state="RUNNING")
     taken = {"training_iteration": 1, "parent": "00009", "parent_iteration": 1, "config": {"lr": 0.3}}
@@ -84,42 +83,32 @@ def test_what_else_has_changed_is_noted_and_that_a_run_failed(tmp_path):
         "the repository had changes that were in no commit when it ran",
         "its gang was elastic: reports that a smaller one made are the same to rounding only",
     ]
-    (tmp_path / "3").mkdir()
     written = Writer(tmp_path / "3", **told)
     written.trial(0.1, state="ERROR", error=ERROR)
     assert "It ended as ERROR: rank 1 on a: ValueError" in compare(one, one.trials[0], written.load()).notes[0]
-
-
-# What is prepared
 
 
 class StoppedBeforeRayError(Exception):
     """Ends a run where Ray would start."""
 
 
-def stop_before_ray(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Have a run end where Ray would start; return what would have run then."""
-    seen: list[Any] = []
-
-    def stop(made: Any, *_: Any) -> Any:
-        seen.append(made)
-        raise StoppedBeforeRayError
-
+def about_to_run(monkeypatch: pytest.MonkeyPatch, *given: Any, **more: Any) -> Any:
+    """Reproduce up to where Ray would start; return what would have run then."""
+    tune = mock.Mock(side_effect=StoppedBeforeRayError)
     monkeypatch.setattr("tunelight.sweep.run.connected", lambda _, reservation, *__: nullcontext((reservation, None)))
-    monkeypatch.setattr("tunelight.sweep.run._tune", stop)
-    return seen
+    monkeypatch.setattr("tunelight.sweep.run._tune", tune)
+    with pytest.raises(StoppedBeforeRayError):
+        reproduce(*given, progress=False, **more)
+    return tune.call_args.args[0]
 
 
 @pytest.mark.parametrize("space", [{"lr": {"loguniform": [0.01, 1]}}, {"lr": {"grid_search": [1.0, 2.0, 3.0]}}])
 def test_what_runs_is_that_trial_alone_with_its_seed_from_its_beginning(tmp_path, monkeypatch, space):
-    seen = stop_before_ray(monkeypatch)
     first = recorded(
         tmp_path / "1", 0.5, 0.4, num_samples=9, workers=2, max_epochs=5, scheduler="asha", searcher="tpe", space=space,
         train=f"{__name__}:recorded", backend="ddp", callbacks=[{"object": "a:B"}], time_budget=5,
     )  # fmt: skip
-    with pytest.raises(StoppedBeforeRayError):
-        reproduce(first, "best", progress=False)
-    (made,) = seen
+    made = about_to_run(monkeypatch, first, "best")
     assert made.start.again == {"00000": False}
     trial = made.state.trials["00000"]
     assert (trial.config, trial.number) == ({"lr": 1.0}, 0)
@@ -139,7 +128,4 @@ def test_code_that_only_a_script_can_define_is_given_again(tmp_path, monkeypatch
     first = recorded(tmp_path / "1", 0.5, train="__main__:train", space={"lr": {"uniform": [0, 1]}})
     with pytest.raises(ImportPathError, match=r"only the script .*Call tl.reproduce\(results, .00000., train=...\)"):
         reproduce(first, "best")
-    seen = stop_before_ray(monkeypatch)
-    with pytest.raises(StoppedBeforeRayError):
-        reproduce(first, "best", train=recorded, progress=False)
-    assert seen[0].settings.train is recorded
+    assert about_to_run(monkeypatch, first, "best", train=recorded).settings.train is recorded

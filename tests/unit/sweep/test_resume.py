@@ -14,14 +14,13 @@ import ray
 
 import tunelight as tl
 from tests.kit.recording import Sweep, Writer, queued
-from tests.unit.sweep.test_reproduce import StoppedBeforeRayError, stop_before_ray
+from tests.unit.sweep.test_reproduce import about_to_run
 from tunelight.compat.ray import stub_trial
 from tunelight.errors import ImportPathError, SettingsError, SpaceError, StorageError
-from tunelight.extras.reproduce import reproduce
 from tunelight.gang.orders import Orders
 from tunelight.record import Record, read_sweep_file, write_sweep_file
 from tunelight.resources import reserve
-from tunelight.settings import Settings
+from tunelight.settings import Settings, fingerprint, import_path
 from tunelight.settings.values import Repeats
 from tunelight.space import SearchSpace
 from tunelight.sweep import run as sweeps
@@ -40,25 +39,21 @@ def no_ray():
     assert not ray.is_initialized()
 
 
-PLAIN: dict[str, Any] = {
-    "space": {"x": {"uniform": [0, 1]}}, "metric": "loss", "mode": "min", "seed": 1, "num_samples": 1,
-}  # fmt: skip
+SPACE = SearchSpace({"x": tl.uniform(0, 1)})
 
 
 def folder_of(tmp_path: Path, **told: Any) -> Path:
     """Return the folder of a sweep with one unfinished trial."""
-    folder = tmp_path / "s"
-    folder.mkdir(parents=True)
-    sweep = Sweep(folder)
-    sweep.start(sweep.add(x=0.5))
+    sweep = Sweep(tmp_path / "s")
+    sweep.run(x=0.5)
     sweep.callback.record.close()
-    write_sweep_file(folder, PLAIN | told)
-    return folder
+    plain = {"space": {"x": {"uniform": [0, 1]}}, "metric": "loss", "mode": "min", "seed": 1, "num_samples": 1}
+    write_sweep_file(sweep.folder, plain | told)
+    return sweep.folder
 
 
 def ended(tmp_path: Path, *losses: float, recorded_end: bool = True) -> Sweep:
     """Record a sweep with one trial, which has come to its end."""
-    (tmp_path / "s").mkdir()
     sweep = Sweep(tmp_path / "s")
     trial = sweep.run(*losses[: len(losses) if recorded_end else -1], x=0.5)
     if not recorded_end:
@@ -70,9 +65,13 @@ def ended(tmp_path: Path, *losses: float, recorded_end: bool = True) -> Sweep:
     return sweep
 
 
+def asked(storage: Path, **settings: Any) -> Settings:
+    return Settings(**{"train": train, "metric": "loss", "name": "s", "storage": storage, "num_samples": 1, **settings})
+
+
 def run(tmp_path: Path, **settings: Any) -> Any:
     given: dict[str, Any] = {"metric": "loss", "storage": tmp_path, "name": "s", "resume": True}
-    return tl.run({"x": tl.uniform(0, 1)}, train, **(given | settings))
+    return tl.run(SPACE, train, **(given | settings))
 
 
 def test_what_is_no_sweep_to_go_on_with_is_told(tmp_path):
@@ -123,8 +122,6 @@ def test_what_cannot_be_read_back_is_named(tmp_path, told, error, says):
 
 
 def test_what_differs_is_refused_and_nothing_changed_by_that(tmp_path):
-    from tunelight.settings import fingerprint, import_path
-
     folder = folder_of(tmp_path, train=import_path(train), code={"train": "0" * 16}, evaluation="exact")
     before = (folder / "record.jsonl").read_bytes(), (folder / "sweep.yaml").read_bytes()
     assert fingerprint(train) != "0" * 16
@@ -156,10 +153,7 @@ def test_a_damaged_record_is_refused_and_force_keeps_what_is_whole(tmp_path):
 
 def test_a_driver_that_died_between_the_last_stop_and_its_end_left_nothing_to_do_but_repetitions(tmp_path):
     ended(tmp_path, 1.0, recorded_end=False)  # the scheduler's word; the end itself is not recorded
-    given = Settings(
-        train=train, metric="loss", num_samples=1, name="s", storage=tmp_path, resume=True, seed=1, repeats=Repeats(2)
-    )
-    assert reopened(given).to_repeat[0] == ("00000", 1)
+    assert reopened(asked(tmp_path, resume=True, seed=1, repeats=Repeats(2))).to_repeat[0] == ("00000", 1)
     results = run(tmp_path, num_samples=1)
     assert [trial.state for trial in results.trials] == ["STOPPED"]
 
@@ -175,31 +169,26 @@ def test_a_driver_that_died_between_the_last_stop_and_its_end_left_nothing_to_do
 def test_a_finished_sweep_is_read_back_and_returns_at_once(tmp_path, settings, monkeypatch):
     monkeypatch.setenv("A", "1")  # its value is not recorded
     space = tl.SearchSpace({"x": tl.choice([0.5, 1.5])})
-    asked = Settings(train=train, metric="loss", num_samples=1, name="s", storage=tmp_path, **settings)
-    reservation = reserve(asked.workers, 1, 0, asked.resources_per_trial)
+    given = asked(tmp_path, seed=3, **settings)
+    reservation = reserve(given.workers, 1, 0, given.resources_per_trial)
     ended(tmp_path, 1.0)
-    write_sweep_file(tmp_path / "s", sweep_file_of(space, replace(asked, seed=3), reservation, reservation))
+    write_sweep_file(tmp_path / "s", sweep_file_of(space, given, reservation, reservation))
     results = tl.resume(tmp_path / "s")
     assert [trial.state for trial in results.trials] == ["FINISHED"]
-
-
-# --- baselines
 
 
 class Driver:
     """Runs of one sweep up to Ray's start: what its search would suggest, trial by trial, is put into its record."""
 
     def __init__(self, storage: Path) -> None:
-        self.told: dict[str, Any] = {"train": train, "metric": "loss", "storage": storage, "name": "s", "seed": 1}
+        self.storage = storage
 
     def run(self, trials: int | None = None, **settings: Any) -> list[float]:
         """Return the values of x of the trials that a run makes; it is cut off after ``trials``."""
-        space = tl.SearchSpace({"x": tl.uniform(0, 1)})
-        given = Settings(**(self.told | settings))
-        control = SweepControl()
+        given, control = asked(self.storage, seed=1, **settings), SweepControl()
         with contextlib.ExitStack() as stack:
             past = stack.enter_context(open_saved_sweep(given)) if given.resume else None
-            sweep = stack.enter_context(claimed(sweeps._prepare(space, given, past, control), past))
+            sweep = stack.enter_context(claimed(sweeps._prepare(SPACE, given, past, control), past))
             with sweeps._parts(sweep, control, None, None, orders=Orders("sweep")) as (search, *_):  # type: ignore[arg-type]
                 search._max_concurrent = None
                 search._make = stub_trial  # type: ignore[method-assign]
@@ -233,13 +222,12 @@ def test_a_baseline_that_was_cut_off_before_its_turn_is_tried_when_the_sweep_goe
 
 
 def test_more_epochs_train_those_on_that_finished_and_fewer_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "s").mkdir()
     sweep = Sweep(tmp_path / "s", max_epochs=2)
     sweep.end_by_itself(sweep.run(0.5, 0.4, x=0.5))
     sweep.complete(sweep.run(0.9, x=0.6))  # stopped early
     sweep.end()
     sweep.callback.record.close()
-    settings = Settings(train=train, metric="loss", name="s", storage=tmp_path)
+    settings = asked(tmp_path)
     with open_saved_sweep(settings) as past:
         assert past is not None
         assert [trial.id for trial in past.again(3)] == ["00000"]
@@ -251,15 +239,9 @@ def test_more_epochs_train_those_on_that_finished_and_fewer_are_refused(tmp_path
 # --- repetitions: scheduler and searcher never learn of them
 
 
-SPACE = SearchSpace({"x": tl.uniform(0, 1)})
-
-
 def recorded(storage: Path, *, repetitions: int, cut: bool = False, **told: Any) -> Settings:
     """Record two trials, and repetitions of them in turn, the last of which may be cut off."""
-    settings = Settings(
-        train=train, metric="loss", num_samples=2, name="s", storage=storage, seed=1, searcher="tpe", **told
-    )
-    (storage / "s").mkdir(parents=True)
+    settings = asked(storage, num_samples=2, seed=1, searcher="tpe", **told)
     sweep = Sweep(storage / "s", **settings.recorded)
     for number in range(2 + repetitions):
         kind = {"repeats": f"{number % 2:05d}", "repetition": number // 2} if number >= 2 else None
@@ -309,7 +291,6 @@ def test_a_resumed_sweep_knows_what_is_left(
     assert list(sweep.start.again) == ([f"{1 + made:05d}"] if cut else [])
     assert next(iter(sweep.to_repeat), None) == following
     assert len(sweep.searcher.study.trials) == 2
-    assert not ray.is_initialized()
 
 
 def test_a_resumed_sweep_that_had_no_repeats_gets_them_and_the_number_of_folds_cannot_change(tmp_path: Path) -> None:
@@ -327,14 +308,11 @@ def test_a_resumed_sweep_that_had_no_repeats_gets_them_and_the_number_of_folds_c
 def test_a_repetition_is_reproduced_on_its_fold_for_as_long_as_it_trained_and_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = stop_before_ray(monkeypatch)
     written = Writer(tmp_path, train=f"{__name__}:train", seed=7, num_samples=1, repeats={"folds": 3, "top": 1},
                      space={"lr": {"uniform": [0, 1]}})  # fmt: skip
     written.trial(0.5, 0.4)
     written.trial(0.5, 0.3, repeats="00000", repetition=2, state="STOPPED")
-    with pytest.raises(StoppedBeforeRayError):
-        reproduce(written.load(), 1, progress=False)
-    (made,) = seen
+    made = about_to_run(monkeypatch, written.load(), 1)
     assert list(made.start.again) == ["00001"]
     known = made.state.trials["00001"]
     assert (known.repeats, known.repetition) == ("00000", 2)

@@ -52,9 +52,7 @@ class Driver:
             request_stop_experiment=lambda: self.ended.append(None),
             get_trials=lambda: self.sweep.trials,
         )
-        self.first, self.second = (self.sweep.add(model={"lr": number}) for number in (0.1, 0.2))
-        for trial in (self.first, self.second):
-            self.sweep.start(trial)
+        self.first, self.second = (self.sweep.run(model={"lr": number}) for number in (0.1, 0.2))
 
     def told(self, do: str, trial: str | None = None, **arguments: Any) -> tuple[bool, str]:
         """Send a command, and return the answer that the record has."""
@@ -86,22 +84,12 @@ def test_a_stopped_trial_is_recorded_as_stopped_and_cannot_be_stopped_again(driv
 
 
 def test_what_an_enqueued_configuration_leaves_out_is_as_in_the_best_trial(tmp_path: Path) -> None:
-    driver = Driver(
-        tmp_path,
-        space={
-            "model": {
-                "lr": tl.uniform(0, 1),
-                "width": 64,
-                "opt": tl.choice(["sgd", "adam"]),
-                "momentum": {"uniform": [0, 1], "when": {"model.opt": "sgd"}},
-            }
-        },
-    )
+    momentum = {"uniform": [0, 1], "when": {"model.opt": "sgd"}}
+    model = {"lr": tl.uniform(0, 1), "width": 64, "opt": tl.choice(["sgd", "adam"]), "momentum": momentum}
+    driver = Driver(tmp_path, space={"model": model})
     given = {"model.lr": 0.5}
     assert "says nothing of model.opt" in driver.told("enqueue", config=given)[1]  # nothing was reported yet
-    best = driver.sweep.add(model={"lr": 0.3, "width": 64, "opt": "sgd", "momentum": 0.9})
-    driver.sweep.start(best)
-    driver.sweep.report(best, 1, 0.1)
+    best = driver.sweep.run(0.1, model={"lr": 0.3, "width": 64, "opt": "sgd", "momentum": 0.9})
     carried_out, said = driver.told("enqueue", config=given)
     assert carried_out
     assert said.endswith(f"(model.momentum, model.opt as in trial {best.trial_id}, the best)")
@@ -201,7 +189,6 @@ def test_a_change_that_cannot_be_kept_for_a_resume_holds_and_the_answer_says_so(
 
 
 def test_who_sends_a_command_learns_that_the_driver_ended_before_it_answered(tmp_path: Path) -> None:
-    (tmp_path / "s").mkdir()
     sweep, commands = Sweep(tmp_path / "s"), tmp_path / "s" / COMMANDS_FILE
     with ThreadPoolExecutor(1) as threads:
         with leased(tmp_path / "s"):  # as its driver does

@@ -1,4 +1,4 @@
-"""GangTrainable against a fake gang: what Tune is told, and when."""
+"""GangTrainable against a fake gang: what Tune is told, and when; which trial it trains, and how long."""
 
 from __future__ import annotations
 
@@ -6,64 +6,66 @@ import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
 import pytest
 from ray.exceptions import RayActorError
 from ray.tune.result import RESULT_DUPLICATE, SHOULD_CHECKPOINT
+from ray.tune.schedulers.trial_scheduler import TrialScheduler
 
+import tunelight as tl
 from tests.kit import tasks
-from tests.kit.fakes import FakeGang
+from tests.kit.fakes import FakeGang, MemoryControl
 from tests.kit.heads import Heads
+from tests.kit.recording import Clock, Sweep, read_lines, replay_scheduler
+from tests.kit.recording import written_checkpoint as written
 from tests.kit.waiting import until
 from tunelight.checkpoints import files as checkpoints
-from tunelight.errors import CheckpointError, GangError, SettingsError
+from tunelight.errors import CheckpointError, GangError, SettingsError, TrialError, TrialStopped
 from tunelight.extras.plain_tune import gang_trainable
-from tunelight.messages import RESULT_KEY, Resize, Stop
+from tunelight.messages import RESULT_KEY, CheckpointInfo, Continue, Place, Resize, Stop
 from tunelight.policies import FailurePolicy
+from tunelight.record import create_sweep_folder, read_record
 from tunelight.resources import reserve
+from tunelight.schedulers import ASHA
+from tunelight.session import session
+from tunelight.session.mailbox import Mailbox
+from tunelight.session.session import get_session
 from tunelight.trial import trainable
 from tunelight.trial.trainable import GangTrainable, make_trainable
-from tunelight.trial.trial import trial_seed
+from tunelight.trial.trial import Trial, trial_seed
 
 Make = Callable[..., GangTrainable]
 RETRY = FailurePolicy(1, retry_exceptions=True)
 
 
 def reporting(config: dict[str, Any]) -> None:
-    import tunelight as tl
-
     for loss in config.get("losses", (1.0, 1 / 2, 1 / 3)):
         tl.report({"loss": loss})
     if "error" in config:
         raise config["error"]
 
 
+def write(path: str) -> None:
+    Path(path).write_text("weights")
+
+
 def saving(config: dict[str, Any]) -> None:
-    from pathlib import Path
-
-    import tunelight as tl
-    from tunelight.session.session import get_session
-
-    context, session = tl.get_context(), get_session()
-    session.boundary.writer = lambda path: Path(path).write_text("weights")
+    context = tl.get_context()
+    get_session().boundary.writer = write
     while context.number < 3:
         tl.report({"loss": 1.0 / (context.number + 1), "resumed": tl.get_checkpoint_path() or ""})
 
 
 def ahead(config: dict[str, Any]) -> None:
     """Write a checkpoint at each of many reports, the best one last; note for what ``reason`` it is stopped."""
-    from pathlib import Path
-
-    import tunelight as tl
-    from tunelight.errors import TrialStopped
-
     context = tl.get_context()
     tl.get_checkpoint_path()  # its state is the number of its report
     try:
         while context.number < config["reports"]:
-            tl.report({"loss": 1.0 / (context.number + 1)}, checkpoint=lambda path: Path(path).write_text("weights"))
+            tl.report({"loss": 1.0 / (context.number + 1)}, checkpoint=write)
     except TrialStopped as stop:
         if "reason" in config:
             Path(config["reason"]).write_text(str(stop))
@@ -72,22 +74,16 @@ def ahead(config: dict[str, Any]) -> None:
 
 def background(config: dict[str, Any]) -> None:
     """Report with checkpoints that are written as a strategy's are; the last one takes its time."""
-    import time
-    from pathlib import Path
-
-    import tunelight as tl
-    from tunelight.session.session import get_session
-
     context, session = tl.get_context(), get_session()
 
     def save(path: str) -> None:
         last = context.number == 3
 
-        def write() -> None:
+        def late() -> None:
             time.sleep(0.2 * last)
-            Path(path).write_text("weights")
+            write(path)
 
-        session.writing.defer(write)
+        session.writing.defer(late)
 
     session.boundary.writer = save
     while context.number < 3:
@@ -112,16 +108,15 @@ def make(heads: Heads) -> Make:
     return build
 
 
-def save(one: GangTrainable, folder: Path) -> Path:
-    target = folder / "checkpoint_000000"
+def save(one: GangTrainable, folder: Path, number: int = 0) -> Path:
+    target = folder / f"checkpoint_{number:06}"
     target.mkdir()
     one.save_checkpoint(str(target))
     return target
 
 
 def test_each_step_is_one_report_from_a_gang_that_the_first_one_starts_and_the_last_is_the_end(make: Make) -> None:
-    before = FakeGang.formed
-    one = make(reporting)
+    before, one = FakeGang.formed, make(reporting)
     assert FakeGang.formed == before
     results = [one.step() for _ in range(4)]
     assert FakeGang.formed == before + 1
@@ -144,10 +139,8 @@ def test_the_first_report_of_each_trial_tells_on_whom_it_trains_and_whether_that
     heads.reset(one, {"lr": 0.2})
     told.append(one.step()[RESULT_KEY]["gang"])
     assert told[1] is None
-    assert [(gang["nodes"], gang["warm"]) for gang in (told[0], told[2])] == [
-        (("host#node-1",), False),
-        (("host#node-1",), True),
-    ]
+    assert [gang["nodes"] for gang in (told[0], told[2])] == [("host#node-1",)] * 2
+    assert [gang["warm"] for gang in (told[0], told[2])] == [False, True]
     assert began <= told[0]["began"] <= told[0]["ready"] <= told[2]["began"] == told[2]["ready"]
     heads.reset(one, {})
     one._gang.unfit = "rank 0 left a thread"
@@ -174,12 +167,8 @@ def test_a_gang_that_can_never_be_had_ends_the_trial_alone(
 def test_a_failed_trial_is_tried_again_as_often_as_the_policy_says_and_ends_as_a_result_without_metrics(
     make: Make,
 ) -> None:
-    one = make(
-        reporting,
-        {"losses": [1.0], "error": ValueError("no more")},
-        reports_to="sweep",
-        failures=FailurePolicy(2, retry_exceptions=True, backoff_s=0),
-    )
+    failures = FailurePolicy(2, retry_exceptions=True, backoff_s=0)
+    one = make(reporting, {"losses": [1.0], "error": ValueError("no more")}, reports_to="sweep", failures=failures)
     results = [one.step() for _ in range(2)]
     assert [bool(r[RESULT_KEY]["error"]) for r in results] == [False, True]
     assert [text.count("going on from the beginning") for text in results[1][RESULT_KEY]["notes"]] == [1, 1]
@@ -316,11 +305,8 @@ def _listed(results: Any) -> list[dict[str, Any]]:
 
 def leaving(config: dict[str, Any]) -> None:
     """Report 20 times; between reports 3 and 4, wait until the ranks are told to leave."""
-    import tunelight as tl
-    from tunelight.session.session import get_session
-
     context, session = tl.get_context(), get_session()
-    session.boundary.writer = lambda path: Path(path).write_text("weights")
+    session.boundary.writer = write
     while context.number < 20:
         if context.number == 3:
             Drained.between.append(context.number)
@@ -357,19 +343,12 @@ def test_a_save_while_the_ranks_leave_a_drained_node_does_not_end_the_trial(
     assert caught.value.preempted
 
 
-# --- gang_trainable: what it is told is checked where it is called, before a Tuner runs -------------------
-
-
-def train(config: dict[str, Any]) -> None:
-    """Train nothing."""
-
-
 def test_a_trainable_is_named_after_its_train_function_as_tuner_restore_asks_and_reports_one_metric() -> None:
     made: Any
-    for made in (train, functools.partial(train)):
-        assert [gang_trainable(made).__name__ for _ in range(2)] == ["train", "train"]
+    for made in (saving, functools.partial(saving)):
+        assert [gang_trainable(made).__name__ for _ in range(2)] == ["saving", "saving"]
     with pytest.raises(SettingsError, match="one metric"):
-        gang_trainable(train, metric=["loss", "latency"])  # type: ignore[arg-type]
+        gang_trainable(saving, metric=["loss", "latency"])  # type: ignore[arg-type]
 
 
 # --- which checkpoints a trial keeps, when Tune gets them, and which one a start continues from -----------
@@ -391,14 +370,10 @@ def test_a_checkpoint_that_is_finished_after_its_report_comes_with_the_next_resu
 
 def rereading(config: dict[str, Any]) -> None:
     """Fail once; then report whether the checkpoint that training continues from still exists."""
-    from pathlib import Path
-
-    import tunelight as tl
-
     path = tl.get_checkpoint_path()
     while tl.get_context().number < 6:
         there = path is not None and Path(path).exists()
-        tl.report({"loss": 1.0, "there": there}, checkpoint=lambda to: Path(to).write_text("weights"))
+        tl.report({"loss": 1.0, "there": there}, checkpoint=write)
         if path is None:
             raise ValueError("once")
 
@@ -428,22 +403,17 @@ def test_plain_tune_keeps_the_checkpoints_and_the_gang_its_last_two(make: Make, 
     one = make(background, metric="loss", mode="max")  # the first is the best
     for number in range(1, 5):
         Heads.train(one)
-        copy = folder / f"checkpoint_{number:06}"
-        copy.mkdir()
-        one.save_checkpoint(str(copy))
+        save(one, folder, number)
     assert [info.number for info in checkpoints.find(folder)] == [2, 3]
 
 
 def test_a_checkpoint_that_tune_asked_for_is_the_newest_of_an_ended_trial(make: Make, folder: Path) -> None:
     one = make(saving, reports_to="sweep")
-    pointers = [folder / "before", folder / "after"]
-    for pointer in pointers:
-        pointer.mkdir()
     for _ in range(3):
         one.step()
-    one.save_checkpoint(str(pointers[0]))
+    pointers = [save(one, folder)]
     assert one.step()["done"]
-    one.save_checkpoint(str(pointers[1]))
+    pointers.append(save(one, folder, 1))
     assert [info and info.number for info in map(checkpoints.read_pointer, pointers)] == [3, 3]
 
 
@@ -513,8 +483,7 @@ def test_a_trial_that_is_paused_ends_and_gives_back_and_could_go_on(resized: Any
     one.decide(Resize(4))
     gang = grown(one)
     pointer = save(one, folder)
-    found = checkpoints.read_pointer(pointer)
-    assert found is not None
+    found: Any = checkpoints.read_pointer(pointer)
     assert found.number == 1
     assert not gang.running
     assert gang.wanted == 2
@@ -538,3 +507,133 @@ def test_a_paused_trial_whose_checkpoint_is_gone_starts_from_scratch(
     again = one.step()  # what it reports once more is not passed on
     assert again["training_iteration"] == 2
     assert any("no checkpoint is left: it starts from scratch" in text for text in again[RESULT_KEY]["notes"])
+
+
+def test_a_branch_begins_with_its_copy_and_fails_where_that_is_torn_before_it_has_another(tmp_path: Path) -> None:
+    written(tmp_path / "trial_00000", 2)
+    checkpoints.copy_from_trial(tmp_path / "trial_00000", tmp_path / "trial_00001", None, 2)
+    spec = tasks.trial_spec(b"", reports_to="sweep")
+    trial, again = (Trial(spec, "00001", tmp_path / "trial_00001", {}, root="00000", heard=2) for _ in range(2))
+    trial.recover()
+    found: Any = trial.resume
+    assert (found.number, found.value, found.seconds, trial.number) == (2, None, 9.0, 2)
+    assert Path(found.path).parent.parent == tmp_path / "trial_00001"
+    Path(found.path).write_text("torn")
+    with pytest.raises(TrialError, match=r"is torn or gone\. Branch its parent again"):
+        trial.newest(2, None)
+    with pytest.raises(TrialError, match="Branch its parent again"):
+        again.recover()
+
+
+# --- training code knows which training of its configuration it is, and which fold is its own -------------
+
+
+def where(config: dict[str, Any]) -> None:
+    context = tl.get_context()
+    tl.report({"loss": 1.0, "repetition": context.repetition, "fold": str(context.fold), "folds": str(context.folds)})
+
+
+@pytest.mark.parametrize(
+    ("repetition", "folds", "fold"), [(0, None, None), (2, None, None), (0, 3, 0), (2, 3, 2), (3, 3, 0)]
+)
+def test_a_trial_learns_its_repetition_and_fold_and_the_next_on_its_gang_its_own(
+    heads: Heads, repetition: int, folds: int | None, fold: int | None
+) -> None:
+    spec = tasks.trial_spec(cloudpickle.dumps(where), folds=folds)
+    heads.passed["00000"] = {"repetition": repetition}
+    head = heads.make(make_trainable(spec), {"lr": 0.1})
+    result = head.step()
+    assert (result["repetition"], result["fold"], result["folds"]) == (repetition, str(fold), str(folds))
+    head.step()
+    heads.reset(head, {"lr": 0.1}, "00001")
+    assert head.step()["repetition"] == 0
+
+
+# --- how long a trial has trained: one number of rank 0, that holds live, in a replay, after a resume, simulated
+
+
+def test_rank_0_counts_the_seconds_of_training_and_not_those_of_its_waits(tmp_path: Path) -> None:
+    clock, events, box = Clock(), list[Any](), Mailbox(1)
+
+    def take(*_: Any) -> Continue:
+        clock.now += 50.0
+        return Continue(None)
+
+    vars(box)["take"] = take
+    resume = CheckpointInfo("x.ckpt", number=2, seconds=7.0)
+    task = tasks.trial(tmp_path, resume=resume)
+    one = session.Session(*task, Place(0, 1, 0, 1, 0, "x"), MemoryControl(), events.append, box, clock=clock)
+    assert one.context.resume == resume
+    clock.now += 30.0  # the train function is fetched and unpickled
+    one.begin()
+    for _ in range(2):
+        clock.now += 2.0
+        one.context.report({"loss": 1.0}, checkpoint=write)
+    assert [event.seconds for event in events] == [9.0, 11.0]
+    assert [info.seconds for info in checkpoints.find(tmp_path)] == [9.0, 11.0]
+
+
+def timed(config: dict[str, Any]) -> None:
+    """Train for a tenth of a second before each report."""
+    context = tl.get_context()
+    tl.get_checkpoint_path()  # its state is the number of its report
+    session.get_session().boundary.writer = write
+    while context.number < 6:
+        time.sleep(0.1)
+        tl.report({"loss": 1.0 / (context.number + 1)}, checkpoint=write)
+
+
+def seconds(result: dict[str, Any]) -> float:
+    return float(result[RESULT_KEY]["seconds"])
+
+
+def test_a_cold_trial_is_not_charged_its_gang_s_start_nor_a_paused_one_its_pause(
+    heads: Heads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heal = FakeGang.heal
+
+    def slowly(self: FakeGang, size: int | None = None) -> None:
+        time.sleep(1.0 if self.size == 0 else 0.0)
+        heal(self, size)
+
+    monkeypatch.setattr(FakeGang, "heal", slowly)
+    spec = tasks.trial_spec(cloudpickle.dumps(timed), metric="loss", reports_to="sweep")
+    one = heads.make(make_trainable(spec), {})
+    first = heads.train(one)
+    assert 0.1 <= seconds(first) < 0.6
+    assert first["time_total_s"] > 1.0  # by Tune's count, which has the start in it
+    pointer = save(one, heads.folder())
+    heads.reset(one, {}, "00001")
+    time.sleep(0.5)
+    again = heads.make(make_trainable(spec), {})
+    heads.restore(again, pointer)
+    second = heads.train(again)
+    assert second["training_iteration"] == 2
+    assert seconds(first) + 0.1 <= seconds(second) < seconds(first) + 0.6
+
+
+def filed(scheduler: ASHA) -> Any:
+    return [[rung.filed for rung in rungs] for rungs in scheduler._brackets]
+
+
+def test_a_replay_files_at_the_same_seconds_as_the_live_sweep_did(tmp_path: Path) -> None:
+    trials, decisions = dict[str, Any](), list[str]()
+    live, replayed = (
+        ASHA("loss", "min", unit="seconds", max_t=100, grace_period=10, reduction_factor=2) for _ in range(2)
+    )
+    sweep = Sweep(create_sweep_folder(tmp_path, "sweep"))
+    for name in "ab":
+        trials[name] = sweep.run(lr=0.1)
+        live.on_trial_add(None, trials[name])  # type: ignore[arg-type]
+    reports = [("a", 1, 4.0, 0.5), ("b", 1, 9.0, 0.4), ("a", 2, 8.0, 0.5), ("a", 3, 10.5, 0.5), ("b", 2, 21.0, 0.4)]
+    for name, number, trained, loss in reports:  # b trains slowly; the record's clock says something else again
+        sweep.clock.now += 60.0  # starts, pauses, and the other trial's reports
+        sweep.report(trials[name], number, loss, own={"seconds": trained})
+        flat = {"training_iteration": number, "loss": loss, "time_total_s": 60.0 * number}
+        trials[name].temporary_state = SimpleNamespace(ray_actor=None)
+        decisions.append(live.on_trial_result(None, trials[name], {**flat, f"{RESULT_KEY}/seconds": trained}))  # type: ignore[arg-type]
+    assert decisions == [TrialScheduler.CONTINUE] * 5
+    replay_scheduler(read_lines(sweep.folder), replayed)
+    assert filed(replayed) == filed(live)
+    assert {name: loss for name, (loss, _) in filed(live)[0][0].items()} == {"00000": 0.5, "00001": 0.4}
+    assert [trial.trained for trial in read_record(sweep.folder).trials.values()] == [10.5, 21.0]

@@ -15,12 +15,13 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 import torch.distributed as dist
 
 from tunelight.errors import GangError
 from tunelight.extras.horovod.group import named
 from tunelight.gang.meeting import rendezvous, torch_group
-from tunelight.gang.meeting.group import Meeting, gather, try_pairs
+from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S, Meeting, gather, try_pairs
 from tunelight.gang.meeting.rendezvous import Rendezvous, StoreChannel, interface_variables, torchrun_variables
 from tunelight.gang.meeting.torch_group import TorchGroup
 from tunelight.machine.network import interface_name, listening
@@ -154,11 +155,6 @@ NOWHERE = "127.0.0.2"
 
 
 @pytest.fixture
-def store() -> dist.Store:
-    return dist.HashStore()
-
-
-@pytest.fixture
 def threads() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(4) as pool:
         yield pool
@@ -181,7 +177,8 @@ def errors(threads: ThreadPoolExecutor, of: Callable[[Place], Any], layout: tupl
     return [str(error) for one in found if (error := one.exception(timeout=30)) is not None]
 
 
-def test_ranks_wait_for_one_another_and_who_does_not_come_is_named(store, threads):
+def test_ranks_wait_for_one_another_and_who_does_not_come_is_named(threads):
+    store = dist.HashStore()
     found = [threads.submit(gather, store, place) for place in places((2, 1))]
     assert [one.result(30) for one in found] == [[HERE] * 3] * 3
     first, *_ = places((1, 2))
@@ -189,9 +186,9 @@ def test_ranks_wait_for_one_another_and_who_does_not_come_is_named(store, thread
         gather(dist.HashStore(), first, 0.2)
 
 
-def test_nodes_that_reach_one_another_pass_and_who_cannot_reach_whom_is_said_on_both_sides(store, threads, monkeypatch):
-    assert errors(threads, lambda place: try_pairs(store, place, 2, HERE), (2, 1)) == []
-    store = dist.HashStore()
+def test_nodes_that_reach_one_another_pass_and_who_cannot_reach_whom_is_said_on_both_sides(threads, monkeypatch):
+    first, store = dist.HashStore(), dist.HashStore()
+    assert errors(threads, lambda place: try_pairs(first, place, 2, HERE), (2, 1)) == []
     connect = socket.create_connection
 
     def blocked(place: tuple[str, int], timeout: float) -> socket.socket:
@@ -211,14 +208,21 @@ def test_nodes_that_reach_one_another_pass_and_who_cannot_reach_whom_is_said_on_
 # --- torch's process group of a gang, with a gang of one rank in this process -----------------------------
 
 
-@pytest.fixture
-def group() -> Iterator[TorchGroup]:
+@pytest.fixture(params=[None])
+def group(request: pytest.FixtureRequest) -> Iterator[TorchGroup]:
+    """Return a group whose collectives have this limit."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    made = TorchGroup()
-    made.join(Meeting("127.0.0.1", store.port, "gloo", (1,)), Place(0, 1, 0, 1, 0, "127.0.0.1"), store)
+    made, meeting = TorchGroup(), Meeting("127.0.0.1", store.port, "gloo", (1,), timeout_s=request.param)
+    made.join(meeting, Place(0, 1, 0, 1, 0, "127.0.0.1"), store)
     yield made
     made.leave()
     made.close()
+
+
+@pytest.mark.parametrize(("group", "limit_s"), [(30.0, 30.0), (None, COLLECTIVE_LIMIT_S)], indirect=["group"])
+def test_a_collective_s_limit_reaches_the_process_group(group: TorchGroup, limit_s: float) -> None:
+    world: Any = dist.group.WORLD
+    assert world._get_backend(torch.device("cpu")).options._timeout.total_seconds() == limit_s
 
 
 def test_a_group_is_kept_from_trial_to_trial_and_one_that_the_trial_destroys_is_freed_at_its_end(
@@ -264,12 +268,10 @@ def test_a_group_of_nccl_s_is_left_without_its_peers_and_without_waiting(
 # --- what a gang's ranks tell libraries that are used to torchrun -----------------------------------------
 
 
-MEETING = Meeting("10.1.0.4", 4321, "gloo", layout=(2, 1))
-LAST = Place(rank=2, world_size=3, local_rank=0, local_world_size=1, node_rank=1, interface="10.1.0.4")
-
-
 def test_a_rank_is_told_its_place_and_the_gangs_store_as_by_torchrun_and_accelerate_of_cpus():
-    told = torchrun_variables(MEETING, LAST, {"RANK": "5", "WORLD_SIZE": "8"})  # a driver's own launcher
+    meeting = Meeting("10.1.0.4", 4321, "gloo", layout=(2, 1))
+    last = Place(rank=2, world_size=3, local_rank=0, local_world_size=1, node_rank=1, interface="10.1.0.4")
+    told = torchrun_variables(meeting, last, {"RANK": "5", "WORLD_SIZE": "8"})  # a driver's own launcher
     assert told == {
         "RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
         "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "ROLE_RANK": "2", "ROLE_WORLD_SIZE": "3",
@@ -280,11 +282,11 @@ def test_a_rank_is_told_its_place_and_the_gangs_store_as_by_torchrun_and_acceler
     }  # fmt: skip
 
     def on_cpus(**changes: Any) -> str:
-        return torchrun_variables(MEETING, dataclasses.replace(LAST, **changes), {})["ACCELERATE_USE_CPU"]
+        return torchrun_variables(meeting, dataclasses.replace(last, **changes), {})["ACCELERATE_USE_CPU"]
 
     assert (on_cpus(gpu=0), on_cpus(world_size=1), on_cpus()) == ("false", "false", "true")
-    assert torchrun_variables(MEETING, LAST, {"ACCELERATE_USE_CPU": "0"})["ACCELERATE_USE_CPU"] == "0"
+    assert torchrun_variables(meeting, last, {"ACCELERATE_USE_CPU": "0"})["ACCELERATE_USE_CPU"] == "0"
     # Of one rank alone no group is made from outside.
-    told = torchrun_variables(MEETING, Place(0, 1, 0, 1, 0, "10.1.0.4"), {})
+    told = torchrun_variables(meeting, Place(0, 1, 0, 1, 0, "10.1.0.4"), {})
     assert (told["RANK"], told["WORLD_SIZE"], told["MASTER_PORT"]) == ("0", "1", "4321")
     assert not [name for name in told if name.startswith("TORCHELASTIC")]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections import defaultdict, deque
 from collections.abc import Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -20,12 +20,7 @@ from tests import flavours
 from tests.kit.training import QUIET
 from tunelight.compat.lightning import pl, sized_len
 from tunelight.errors import StrategyError
-from tunelight.lightning.exact.eval_shards import (
-    BatchShare,
-    StreamShare,
-    batches_kept,
-    interleave,
-)
+from tunelight.lightning.exact.eval_shards import BatchShare, StreamShare, batches_kept, interleave
 from tunelight.lightning.exact.evaluation import remember, remember_attributes, remember_logged
 from tunelight.lightning.strategies.training import RayStrategy
 from tunelight.messages import Terminal
@@ -100,9 +95,6 @@ def test_a_stream_is_dealt_though_nobody_knows_its_length(limit: int | float) ->
         assert len(batches) == (1 if limit == 3 else 2)
         assert sized_len(share) is None
     assert interleave(own) == [batch.tolist() for batch in whole]
-
-
-# --- no trace ---------------------------------------------------------------------------------------------
 
 
 def test_containers_are_put_back_in_place_at_any_depth() -> None:
@@ -183,9 +175,6 @@ def test_what_a_borrowed_step_logs_is_taken_back() -> None:
     assert not any(metric.has_reset for metric in metrics.values())  # all ranks reduce the same keys
 
 
-# --- a rank without a batch ---------------------------------------------------------------------------------
-
-
 class Counting(pl.LightningModule):
     def __init__(self) -> None:
         super().__init__()
@@ -197,19 +186,17 @@ class Counting(pl.LightningModule):
         self.metric.update(value)
 
 
-@pytest.fixture
-def borrower(join: Any) -> Any:
-    """Return a strategy on rank 1 of 2, with a model in its Trainer."""
+def with_trainer(strategy: Any, evaluation: str | None = "exact") -> Any:
+    """Return a rank's strategy, with a model in its Trainer."""
+    made = strategy(evaluation=evaluation)
+    made._lightning_module = Counting()
+    made._lightning_module.trainer = pl.Trainer(strategy=made, **QUIET)
+    return made
+
+
+def test_borrowed_results_are_gone_once_the_rank_has_a_batch_of_its_own(join: Any) -> None:
     join()
-    strategy: Any = RayStrategy(evaluation="exact")
-    trainer = pl.Trainer(strategy=strategy, **QUIET)
-    module = Counting()
-    strategy._lightning_module = module
-    module.trainer = trainer
-    return strategy
-
-
-def test_borrowed_results_are_gone_once_the_rank_has_a_batch_of_its_own(borrower: Any) -> None:
+    borrower = with_trainer(RayStrategy)
     module, loop = borrower.lightning_module, borrower._trainer().validate_loop
     loop._combined_loader = pl.utilities.combined_loader.CombinedLoader(
         [DataLoader(range(n), batch_sampler=shares(n, 2)[1]) for n in (2, 4)],  # type: ignore[arg-type]
@@ -252,14 +239,10 @@ def test_what_is_logged_at_the_end_is_left_out_of_a_rank_that_only_borrowed(
     ],
 )
 def test_which_evaluation_is_exact(join: Any, evaluation: Any, task: dict[str, Any], doing: str, exact: bool) -> None:
-    backend = task.pop("backend", "ddp")
-    session = join(backend)
-    session.task = replace(session.task, **task)
-    strategy: Any = BACKENDS[backend].load_strategy()(evaluation=evaluation)
-    trainer = pl.Trainer(strategy=strategy, **QUIET)
-    setattr(trainer, doing, True)
-    strategy._lightning_module = Counting()
-    strategy._lightning_module.trainer = trainer
+    backend = task.get("backend", "ddp")
+    join(**task)
+    strategy = with_trainer(BACKENDS[backend].load_strategy(), evaluation)
+    setattr(strategy._trainer(), doing, True)
     assert strategy.exact is exact
 
 
@@ -277,15 +260,10 @@ def test_each_forward_of_a_sharded_model_is_compared_and_collectives_with_their_
     join("sharded")
     strategy: Any = BACKENDS["sharded"].load_strategy()(evaluation="exact")
     strategy._comparing = True
-    compared: list[str] = []
-
-    def gather(act: str) -> list[str]:
-        compared.append(act)
-        return [act]
-
-    strategy.gather_objects = gather
+    strategy.gather_objects = gather = mock.Mock(side_effect=lambda act: [act])
     loop = SimpleNamespace(_combined_loader=pl.utilities.combined_loader.CombinedLoader([range(4)], "sequential"))
     strategy._step(loop, lambda *_: strategy.barrier(), None, 3, 0, None)
     strategy.barrier()
     where = ", batch 3 of dataloader 0"
+    compared = [call.args[0] for call in gather.mock_calls]
     assert compared == [f"a forward of the sharded model{where}", f"barrier{where}", "barrier"]

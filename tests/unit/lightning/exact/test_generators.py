@@ -18,6 +18,12 @@ from tunelight.lightning.exact import epoch_metrics
 from tunelight.lightning.exact.generators import Generators, capture, draw_alike, same
 
 
+def seed() -> None:
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002
+
+
 def draw() -> list[float]:
     return [random.random(), float(np.random.rand()), float(torch.rand(()))]  # noqa: NPY002 - what code uses
 
@@ -26,9 +32,7 @@ def test_parts_draw_what_ranks_of_their_own_would_draw() -> None:
     cpu = torch.device("cpu")
 
     def steps(parts: list[int]) -> dict[int, list[list[float]]]:
-        torch.manual_seed(1)
-        random.seed(1)
-        np.random.seed(1)  # noqa: NPY002
+        seed()
         generators, drawn = Generators(), {part: list[list[float]]() for part in parts}
         generators.begin(parts, cpu)
         for _ in range(3):
@@ -58,9 +62,7 @@ def test_a_part_whose_numbers_differ_keeps_its_own() -> None:
 
 def test_ranks_draw_apart_where_they_are_to_and_as_they_did_before_in_a_restart() -> None:
     def first(part: int, *, apart: bool) -> list[float]:
-        torch.manual_seed(1)
-        random.seed(1)
-        np.random.seed(1)  # noqa: NPY002
+        seed()
         Generators().begin([part], torch.device("cpu"), apart=apart)
         return draw()
 
@@ -125,29 +127,23 @@ def trainer() -> Any:
     )
 
 
-def log(one: Any, value: float, size: int, sync: bool = True) -> None:
-    results = one.fit_loop.epoch_loop._results
+def results_of(one: Any) -> Any:
+    return one.fit_loop.epoch_loop._results
+
+
+def of_a_loss(value: float, sync: bool) -> Any:
+    one = trainer()
     options: Any = {"sync_dist": sync, "sync_dist_fn": one.strategy.reduce}
-    results.log("training_step", "loss", torch.tensor(value), batch_size=size, on_step=True, **options)
-
-
-def held(one: Any) -> tuple[float, int]:
-    metric = one.fit_loop.epoch_loop._results["training_step.loss"]
-    return float(metric.value), int(metric.cumulated_batch_size)
-
-
-def ranks(sync: bool = True) -> list[Any]:
-    made = [trainer() for _ in range(3)]
-    for number, one in enumerate(made):
-        log(one, number + 1.0, 4, sync)
-    return [epoch_metrics.state(one.fit_loop.epoch_loop._results) for one in made]
+    results_of(one).log("training_step", "loss", torch.tensor(value), batch_size=4, on_step=True, **options)
+    return epoch_metrics.state(results_of(one))
 
 
 @pytest.mark.parametrize(("sync", "value"), [(True, 16.0), (False, 4.0)])
 def test_a_smaller_gang_has_the_shares_of_all_where_they_are_reduced(sync: bool, value: float) -> None:
-    one = trainer()
-    epoch_metrics.put(one, epoch_metrics.shared_out(ranks(sync), 0, 2), pytest.fail)
-    assert held(one) == (value, 8 if sync else 4)
+    one, ranks = trainer(), [of_a_loss(loss, sync) for loss in (1.0, 2.0, 3.0)]
+    epoch_metrics.put(one, epoch_metrics.shared_out(ranks, 0, 2), pytest.fail)
+    metric = results_of(one)["training_step.loss"]
+    assert (float(metric.value), int(metric.cumulated_batch_size)) == (value, 8 if sync else 4)
 
 
 class Unmergeable(torchmetrics.MeanMetric):
@@ -161,20 +157,19 @@ def of_a_metric(kind: Any) -> Any:
     one = trainer()
     one.lightning_module.accuracy = kind()
     one.lightning_module.accuracy.update(1.0)
-    results = one.fit_loop.epoch_loop._results
-    results.log("training_step", "accuracy", one.lightning_module.accuracy, metric_attribute="accuracy")
+    results_of(one).log("training_step", "accuracy", one.lightning_module.accuracy, metric_attribute="accuracy")
     return one
 
 
 def test_a_metric_takes_over_the_share_of_a_worker_that_is_gone() -> None:
-    states = [epoch_metrics.state(of_a_metric(torchmetrics.MeanMetric).fit_loop.epoch_loop._results) for _ in range(2)]
+    states = [epoch_metrics.state(results_of(of_a_metric(torchmetrics.MeanMetric))) for _ in range(2)]
     one = of_a_metric(torchmetrics.MeanMetric)
     epoch_metrics.put(one, states, pytest.fail)
     assert float(one.lightning_module.accuracy.weight) == 2
 
 
 def test_a_share_that_cannot_be_taken_over_is_said() -> None:
-    states = [epoch_metrics.state(of_a_metric(Unmergeable).fit_loop.epoch_loop._results) for _ in range(2)]
+    states = [epoch_metrics.state(results_of(of_a_metric(Unmergeable))) for _ in range(2)]
     one, said = of_a_metric(Unmergeable), list[str]()
     epoch_metrics.put(one, states, said.append)
     (line,) = said

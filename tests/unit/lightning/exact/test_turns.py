@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import tunelight as tl
 from tests import flavours
-from tests.kit import tasks
 from tests.kit.training import QUIET, TwoLayers
 from tunelight.compat.lightning import Callback, pl
-from tunelight.session import session
 
 X = torch.randn(32, 4, generator=torch.Generator().manual_seed(0))
 Y = X.sum(1, keepdim=True)
@@ -30,27 +26,21 @@ class Stream(IterableDataset[Any]):
         return iter(ROWS)
 
 
-class Fit:
-    """Trains models, each on a rank of a gang of one."""
+Fit = Callable[..., pl.Trainer]
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
 
-    def __call__(self, model: pl.LightningModule, data: Any, wanted: int = 1, **given: Any) -> pl.Trainer:
-        session.set_current(tasks.session_of(self.folder, wanted=wanted))
+@pytest.fixture
+def fit(join: Any, alone: None) -> Fit:
+    """Return a function that trains a model on a rank of a gang of one."""
+
+    def train(model: pl.LightningModule, data: Any, wanted: int = 1, **given: Any) -> pl.Trainer:
+        join(rank=0, size=1, wanted=wanted)
         torch.manual_seed(0)
         trainer = pl.Trainer(strategy=tl.RayStrategy(**given.pop("ddp", {})), **{"max_epochs": 1, **QUIET, **given})
         trainer.fit(model, data)
         return trainer
 
-
-@pytest.fixture
-def fit(tmp_path: Path) -> Iterator[Fit]:
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
-    yield Fit(tmp_path)
-    session.set_current(None)
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    return train
 
 
 def weights(model: pl.LightningModule) -> list[float]:

@@ -56,6 +56,11 @@ def fitted(net: pl.LightningModule, epochs: int = 1) -> pl.Trainer:
     return trainer
 
 
+def adopt(parent: pl.Trainer, child: pl.Trainer, before: Any, config: Any) -> Any:
+    """Let a child take over from a parent; return why it does not."""
+    return TrainerExchange(child).take(TrainerExchange(parent).give(), before, config)
+
+
 def options(trainer: pl.Trainer, name: str) -> list[Any]:
     return [group[name] for group in trainer.optimizers[0].param_groups]
 
@@ -68,8 +73,7 @@ def test_weights_and_optimizer_states_are_the_parents_bit_by_bit() -> None:
     parent, child = fitted(Net(lr=0.02), 3), fitted(Net())
     mine = parent.lightning_module.state_dict()
     assert not torch.equal(mine["first.weight"], child.lightning_module.state_dict()["first.weight"])
-    taken = TrainerExchange(child).take(TrainerExchange(parent).give(), BEFORE, {"lr": 0.024, "momentum": 0.9})
-    assert taken is None
+    assert adopt(parent, child, BEFORE, {"lr": 0.024, "momentum": 0.9}) is None
     for name, tensor in child.lightning_module.state_dict().items():
         assert torch.equal(tensor, mine[name])
     theirs, own = (one.optimizers[0].state_dict()["state"] for one in (parent, child))
@@ -93,9 +97,7 @@ def test_what_was_adopted_is_the_childs_own_memory() -> None:
 def test_mutated_values_reach_every_group_in_its_ratio_and_hparams_and_attributes() -> None:
     parent, child = fitted(Net(lr=0.5, momentum=0.5)), fitted(Net())
     config = {"model.lr": 0.3, "momentum": 0.8}
-    assert (
-        TrainerExchange(child).take(TrainerExchange(parent).give(), {"model.lr": 0.1, "momentum": 0.9}, config) is None
-    )
+    assert adopt(parent, child, {"model.lr": 0.1, "momentum": 0.9}, config) is None
     assert options(child, "lr") == [0.3, 0.01 * (0.3 / 0.1)]
     assert options(child, "momentum") == [0.8, 0.8]
     assert options(child, "weight_decay") == [0.01, 0.0]
@@ -106,7 +108,7 @@ def test_mutated_values_reach_every_group_in_its_ratio_and_hparams_and_attribute
 def test_a_schedule_stays_where_it_was_and_goes_on_from_the_new_rate() -> None:
     parent, child = fitted(Net(lr=0.5, schedule=True), 3), fitted(Net(schedule=True), 1)
     assert options(child, "lr")[0] == 0.05  # halved once
-    assert TrainerExchange(child).take(TrainerExchange(parent).give(), BEFORE, {**BEFORE, "lr": 0.2}) is None
+    assert adopt(parent, child, BEFORE, {**BEFORE, "lr": 0.2}) is None
     scheduler: Any = child.lr_scheduler_configs[0].scheduler
     assert (options(child, "lr")[0], options(child, "initial_lr")[0], scheduler.base_lrs[0]) == (0.1, 0.2, 0.2)
     scheduler.step()
@@ -116,22 +118,18 @@ def test_a_schedule_stays_where_it_was_and_goes_on_from_the_new_rate() -> None:
 def test_another_model_and_a_value_that_nothing_takes_in_place_are_refused_and_nothing_is_changed() -> None:
     parent, other, child = fitted(Net()), fitted(Net(width=5)), fitted(Net())
     before = copy.deepcopy(child.lightning_module.state_dict())
-    why = TrainerExchange(child).take(TrainerExchange(other).give(), BEFORE, BEFORE)
-    assert "first.weight is (4, 2) here and (5, 2) there" in str(why)
+    assert "first.weight is (4, 2) here and (5, 2) there" in str(adopt(other, child, BEFORE, BEFORE))
     for key in ("dropout", "data.lr", "width"):
-        why = TrainerExchange(child).take(TrainerExchange(parent).give(), {**BEFORE, key: 1}, {**BEFORE, key: 2})
-        assert key in str(why)
+        assert key in str(adopt(parent, child, {**BEFORE, key: 1}, {**BEFORE, key: 2}))
     child.lightning_module.get_parameter("first.weight").requires_grad_(False)
-    why = TrainerExchange(child).take(TrainerExchange(parent).give(), BEFORE, BEFORE)
-    assert why == "the models differ in what is frozen"
+    assert adopt(parent, child, BEFORE, BEFORE) == "the models differ in what is frozen"
     assert all(torch.equal(tensor, before[name]) for name, tensor in child.lightning_module.state_dict().items())
 
 
 def test_a_module_with_on_adopt_takes_what_is_not_built_once() -> None:
     parent, child = fitted(Hooked()), fitted(Hooked())
-    given, taker = TrainerExchange(parent).give(), TrainerExchange(child)
-    assert "data.batch" in str(taker.take(given, {"data.batch": 1}, {"data.batch": 2}))
-    assert taker.take(given, {"model.dropout": 0.1}, {"model.dropout": 0.2}) is None
+    assert "data.batch" in str(adopt(parent, child, {"data.batch": 1}, {"data.batch": 2}))
+    assert adopt(parent, child, {"model.dropout": 0.1}, {"model.dropout": 0.2}) is None
     module: Any = child.lightning_module
     assert module.told == {"model.dropout": 0.2}
 
@@ -148,7 +146,7 @@ def test_what_the_module_adds_to_a_checkpoint_comes_along() -> None:
 
     parent, child = fitted(Averaged()), fitted(Averaged())
     parent.lightning_module.average = 3.0  # type: ignore[assignment]
-    TrainerExchange(child).take(TrainerExchange(parent).give(), {}, {})
+    adopt(parent, child, {}, {})
     assert child.lightning_module.average == 3.0
 
 
@@ -175,17 +173,15 @@ class Two(pl.LightningModule):
         return made, [torch.optim.lr_scheduler.StepLR(one, 1, gamma=0.5) for one in made]
 
 
-RATES = {"model": {"gen": {"lr": 1e-3}, "disc": {"lr": 4e-4}}}
-
-
 def rates_of(trainer: pl.Trainer) -> list[Any]:
     return [(one.param_groups[0]["lr"], one.param_groups[0]["initial_lr"]) for one in trainer.optimizers]
 
 
 def test_of_two_keys_that_end_in_one_word_each_changes_its_own_optimizer_and_schedule() -> None:
     parent, child = fitted(Two()), fitted(Two())
+    rates = {"model": {"gen": {"lr": 1e-3}, "disc": {"lr": 4e-4}}}
     new = {"model": {"gen": {"lr": 4e-4}, "disc": {"lr": 8e-4}}}
-    assert TrainerExchange(child).take(TrainerExchange(parent).give(), RATES, new) is None
+    assert adopt(parent, child, rates, new) is None
     assert rates_of(child) == [(4e-4, 4e-4), (8e-4, 8e-4)]
     assert [one.scheduler.base_lrs for one in child.lr_scheduler_configs] == [[4e-4], [8e-4]]
 
@@ -194,14 +190,10 @@ def test_a_rate_that_two_keys_may_mean_is_not_changed_in_place() -> None:
     parent, child = fitted(Two(1e-3, 1e-3)), fitted(Two(1e-3, 1e-3))
     alike = {"model": {"gen": {"lr": 1e-3}, "disc": {"lr": 1e-3}}}
     new = {"model": {"gen": {"lr": 2e-3}, "disc": {"lr": 1e-3}}}
-    refused = TrainerExchange(child).take(TrainerExchange(parent).give(), alike, new)
-    assert refused is not None
+    refused = adopt(parent, child, alike, new)
     assert "model.gen.lr and model.disc.lr end in one word" in refused
     assert rates_of(child) == [(1e-3, 1e-3), (1e-3, 1e-3)]
     assert put_values(child, alike, new) == refused.partition(";")[0]
-
-
-# --- learning rates, wherever optimizers and schedulers keep them
 
 
 def test_a_factor_holds_for_what_follows_in_a_schedule_too() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.kit import tasks
 from tunelight.compat.lightning import CSVLogger, MLFlowLogger, TensorBoardLogger, pl
+from tunelight.lightning.recipe import _made
 from tunelight.lightning.state import loggers
 from tunelight.messages import CheckpointInfo
 from tunelight.session.session import Session
@@ -24,11 +25,16 @@ def session_of(folder: Path, trial: str = "0", resume: bool = False, rank: int =
     return session
 
 
+def take(session: Session, *given: Any) -> Any:
+    """Let loggers go on in a Trainer of the session's rank; return it."""
+    trainer: Any = SimpleNamespace(loggers=given, callbacks=[], is_global_zero=session.context.rank == 0)
+    loggers.go_on(trainer, session)
+    return trainer
+
+
 def start(folder: Path, resume: bool, kind: Any = CSVLogger) -> tuple[Any, Any]:
     logger = kind(folder)
-    trainer: Any = SimpleNamespace(loggers=[logger], callbacks=[], is_global_zero=True)
-    loggers.go_on(trainer, session_of(folder, resume=resume))
-    return trainer, logger
+    return take(session_of(folder, resume=resume), logger), logger
 
 
 def write(logger: Any, steps: range, name: str = "loss") -> None:
@@ -82,21 +88,13 @@ def test_tensorboard_hides_what_was_written_after_the_checkpoint(tmp_path: Path)
     assert [event.step for event in events.Scalars("loss")] == [0, 1, 2, 3, 4]
 
 
-# One run a trial, named and grouped by sweep
-
-
-def take(logger: Any, session: Session) -> Any:
-    trainer: Any = SimpleNamespace(loggers=[logger], callbacks=[], is_global_zero=session.context.rank == 0)
-    loggers.go_on(trainer, session)
-    return logger
-
-
 def test_each_fit_of_a_trial_has_a_run_of_its_own_in_a_shared_folder(tmp_path: Path) -> None:
     """Lightning would delete the rows of the first fold."""
     for resume in (False, True):  # a trial that starts again goes on with the same ones
         session = session_of(tmp_path / "sweep" / "trial_0", resume=resume)
         for fold in range(3):
-            write(take(CSVLogger(tmp_path / "all", "digits"), session), range(fold, fold + 1))
+            take(session, logger := CSVLogger(tmp_path / "all", "digits"))
+            write(logger, range(fold, fold + 1))
             session.boundary.begin_fit()
     written = {path.parent.name: path.read_text() for path in (tmp_path / "all" / "digits").glob("*/metrics.csv")}
     assert {name: text.splitlines()[1] for name, text in written.items()} == {
@@ -108,20 +106,16 @@ def test_each_fit_of_a_trial_has_a_run_of_its_own_in_a_shared_folder(tmp_path: P
 
 def test_a_version_that_was_given_stays_and_that_of_a_trainer_that_is_no_trial_is_counted(tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
-    assert take(CSVLogger(tmp_path / "all", version="mine"), session_of(folder / "trial_0")).version == "mine"
-    assert take(CSVLogger(tmp_path / "all"), session_of(folder / "trial_2", job=True)).version == 0
+    mine, counted = CSVLogger(tmp_path / "all", version="mine"), CSVLogger(tmp_path / "all")
+    take(session_of(folder / "trial_0"), mine)
+    take(session_of(folder / "trial_2", job=True), counted)
+    assert (mine.version, counted.version) == ("mine", 0)
     versions = []
     for rank in (1, 0):
         both = [CSVLogger(tmp_path / "all", "digits") for _ in range(2)]
-        trainer: Any = SimpleNamespace(loggers=both, callbacks=[], is_global_zero=rank == 0)
-        loggers.go_on(trainer, session_of(folder / "trial_1", rank=rank))
+        take(session_of(folder / "trial_1", rank=rank), *both)
         versions.append([logger.version for logger in both])
     assert versions == [["sweep-0", "sweep-0-2"]] * 2, "all ranks know the runs of two loggers"
-
-
-class Module:
-    def __init__(self, own: bool) -> None:
-        self._log_hyperparams = own
 
 
 @pytest.mark.parametrize(("own", "logged"), [(False, [{"lr": 0.5}]), (True, [])])
@@ -130,7 +124,7 @@ def test_a_configuration_is_logged_where_the_module_logs_none(tmp_path: Path, ow
     trainer: Any = SimpleNamespace(
         loggers=[SimpleNamespace(log_hyperparams=found.append)], is_global_zero=True, datamodule=None
     )
-    module: Any = Module(own)
+    module: Any = SimpleNamespace(_log_hyperparams=own)
     loggers.configuration(trainer, module, session_of(tmp_path, config={"lr": 0.5}))
     loggers.configuration(trainer, module, session_of(tmp_path, config={"lr": 0.5}, job=True))
     assert found == logged
@@ -138,14 +132,13 @@ def test_a_configuration_is_logged_where_the_module_logs_none(tmp_path: Path, ow
 
 def test_the_runs_of_mlflow_are_in_the_experiment_of_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MLFlowLogger, "__init__", lambda self, name: setattr(self, "_experiment_name", name))
-    session = session_of(tmp_path / "digits" / "trial_00003", "00003")
-    assert take(MLFlowLogger("lightning_logs"), session)._experiment_name == "digits"
-    assert take(MLFlowLogger("mine"), session)._experiment_name == "mine"
+    both: Any = MLFlowLogger("lightning_logs"), MLFlowLogger("mine")
+    for one in both:
+        take(session_of(tmp_path / "digits" / "trial_00003", "00003"), one)
+    assert [one._experiment_name for one in both] == ["digits", "mine"]
 
 
 def test_a_logger_that_is_given_as_a_function_is_made_for_each_trial(tmp_path: Path) -> None:
-    from tunelight.lightning.recipe import _made
-
     one = CSVLogger(tmp_path)
     assert _made(one) is one
     assert _made(True) is True

@@ -75,19 +75,10 @@ def grid() -> Iterator[Any]:
     dist.destroy_process_group()
 
 
-class Layers(pl.LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.scale = nn.Parameter(torch.ones(4))
-
-    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        raise NotImplementedError
-
-
 def test_what_would_be_trained_on_each_rank_alone_is_named(grid: Any) -> None:
     mesh, other = grid["data_parallel"], grid["tensor_parallel"]
-    model = Layers()
+    model: Any = pl.LightningModule()
+    model.first, model.second, model.scale = nn.Linear(4, 4), nn.Linear(4, 4), nn.Parameter(torch.ones(4))
     fully_shard(model.first, mesh=other)  # whose ranks are those of one copy
     fully_shard(model, mesh=mesh)
     shard(model, mesh, 1)

@@ -7,8 +7,8 @@ import pickle
 import threading
 from importlib import import_module
 from importlib.util import find_spec
-from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import cloudpickle
 import pytest
@@ -20,10 +20,7 @@ from tests import flavours
 from tests.kit.training import QUIET, TwoLayers
 from tunelight.compat.lightning import CUDAAccelerator, Precision, TorchCheckpointIO, pl
 from tunelight.errors import SettingsError, StrategyError, TrainFunctionError
-from tunelight.gang.meeting.group import COLLECTIVE_LIMIT_S, Meeting
-from tunelight.gang.meeting.torch_group import TorchGroup
 from tunelight.lightning.launcher import GangLauncher
-from tunelight.messages import Place
 
 HOROVOD, SHARDED = tl.HorovodRayStrategy, tl.RayShardedStrategy
 needs_horovod = pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is not built: make horovod")
@@ -175,15 +172,12 @@ def test_one_strategy_may_serve_trainers_with_plugins_one_after_another(kind: An
 
 
 def test_a_strategy_ends_the_workers_of_an_earlier_trainer_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed: list[Any] = []
-    monkeypatch.setattr(
-        "tunelight.extras.standalone.driver.pool", SimpleNamespace(end=lambda held, lease: closed.append((held, lease)))
-    )
+    monkeypatch.setattr("tunelight.extras.standalone.driver.pool", pool := mock.Mock())
     with tl.RayStrategy(num_workers=2) as strategy:
         first = vars(no_trainer(strategy=strategy).strategy.launcher)
         first["_held"], first["_lease"] = held, _ = object(), 3
         no_trainer(strategy=strategy)
-    assert closed == [(held, 3)]
+    pool.end.assert_called_once_with(held, 3)
 
 
 def test_plugins_of_the_strategy_s_own_stay_may_not_be_contradicted_and_one_that_wraps_gets_lightning_s() -> None:
@@ -272,21 +266,6 @@ def test_a_rank_s_strategy_tells_its_gang_s_size_whatever_it_was_asked_for(kind:
     strategy = kind(num_cpus_per_worker=2)
     assert (strategy.num_workers, strategy.use_gpu) == (2, True)
     assert (strategy.num_cpus_per_worker, strategy.num_gpus_per_worker) == (0, 0)  # this process is no worker of Ray's
-
-
-@pytest.mark.parametrize("seconds", [30.0, None])
-def test_a_collective_s_limit_reaches_the_process_group(seconds: float | None) -> None:
-    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    group = TorchGroup()
-    group.join(
-        Meeting("127.0.0.1", store.port, "gloo", (1,), timeout_s=seconds), Place(0, 1, 0, 1, 0, "127.0.0.1"), store
-    )
-    try:
-        world: Any = torch.distributed.group.WORLD
-        limit = world._get_backend(torch.device("cpu")).options._timeout
-    finally:
-        group.leave()
-    assert limit.total_seconds() == (seconds or COLLECTIVE_LIMIT_S)
 
 
 # --- the accelerator of a driver's Trainer, and a precision by it
