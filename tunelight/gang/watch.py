@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import traceback
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from tunelight.machine.versions import node_name
@@ -86,30 +87,24 @@ _BEHIND = frozenset({
 
 def is_behind_loop(frame: FrameType | None) -> bool:
     """Tell by a thread's frames whether it is in a hook behind a Trainer's loop."""
-    while frame is not None:
-        if not _BEHIND.isdisjoint((frame.f_code.co_name, frame.f_code.co_qualname)):
-            return True
-        frame = frame.f_back
-    return False
+    return any(not _BEHIND.isdisjoint((code.co_name, code.co_qualname)) for code in _codes_of(frame))
+
+
+def _codes_of(frame: FrameType | None) -> list[CodeType]:
+    """Return the code of a thread's frames, the innermost first."""
+    return [] if frame is None else [caller.f_code for caller, _ in traceback.walk_stack(frame)]
 
 
 def sign_of(progress: Progress | None, frame: FrameType | None) -> Sign:
     """Return a rank's sign, by what it has counted and where its trial's thread is."""
-    waits = waits_for_peers(frame)
+    waits = any(  # in a collective, or in backward, which ends in one
+        code.co_name == "_engine_run_backward" or any(part in code.co_filename for part in _COLLECTIVES)
+        for code in _codes_of(frame)
+    )
     if progress is None:
         return Sign(waits=waits)
     steps = tuple(progress.steps.popleft() for _ in range(len(progress.steps)))  # training may add others meanwhile
     return Sign(progress.done, waits, bool(progress.begun) and not is_behind_loop(frame), steps)
-
-
-def waits_for_peers(frame: FrameType | None) -> bool:
-    """Tell by a thread's frames whether it is in a collective, or in backward, which ends in one."""
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == "_engine_run_backward" or any(part in code.co_filename for part in _COLLECTIVES):
-            return True
-        frame = frame.f_back
-    return False
 
 
 # Finds a rank that is slower than the others, by the part of each step in which it waits for no other rank.
