@@ -15,7 +15,6 @@ from tunelight.record import (
     FINISHED,
     INFEASIBLE,
     STOPPED,
-    SweepState,
     TrialState,
     has_record,
     is_better,
@@ -104,7 +103,11 @@ _Sweep = tuple[Path, list[Earlier]]
 
 def _read(folder: Path, objectives: Sequence[tuple[str, Mode]]) -> _Sweep:
     state = read_record(folder)
-    _check_metrics(folder, state, [metric for metric, _ in objectives])
+    for metric, _ in objectives:
+        if all(metric_value(report, metric) is None for trial in state.trials.values() for report in trial.history):
+            start = f"warm_start: no trial of {folder} reported this sweep's metric"
+            known = dict.fromkeys(key for trial in state.trials.values() for report in trial.history for key in report)
+            raise SettingsError(unknown(start, metric, known, listed="They reported"))
     trials = sorted(state.from_scratch, key=lambda trial: trial.index)
     return folder, [known for trial in trials if (known := _earlier(folder, trial, objectives)) is not None]
 
@@ -139,17 +142,3 @@ def _earlier(folder: Path, trial: TrialState, objectives: Sequence[tuple[str, Mo
         return None
     state = FINISHED if trial.state == FINISHED else STOPPED
     return Earlier(str(folder), trial.id, state, trial.config_at(number), best, curve)
-
-
-def _check_metrics(folder: Path, state: SweepState, metrics: Sequence[str]) -> None:
-    known = dict.fromkeys(name for trial in state.trials.values() for report in trial.history for name in report)
-    for metric in metrics:
-        if not any(_reports(state, metric)):
-            start = f"warm_start: no trial of {folder} reported this sweep's metric"
-            raise SettingsError(unknown(start, metric, known, listed="They reported"))
-
-
-def _reports(state: SweepState, metric: str) -> Iterator[bool]:
-    for trial in state.trials.values():
-        for report in trial.history:
-            yield metric_value(report, metric) is not None

@@ -175,8 +175,10 @@ def _clean_up(trainer: pl.Trainer, error: BaseException) -> None:
     first: list[Callable[[], object]] = [] if stopped else [lambda: _exception_hooks(trainer, error)]
     if word == SUCCESS and training and trainer.state.fn == TrainerFn.FITTING:
         first = [functools.partial(_train_end, trainer), functools.partial(_fit_end, trainer)]
+    fit = trainer.fit_loop
+    loops = (fit, fit.epoch_loop.val_loop, trainer.validate_loop, trainer.test_loop, trainer.predict_loop)
     ends: list[Callable[[], object]] = [lambda: _teardown_hooks(trainer)]
-    ends += [functools.partial(_close, loop) for loop in _loops(trainer)]
+    ends += [functools.partial(_close, loop) for loop in loops]
     finalize: list[Callable[[], object]] = [functools.partial(logger.finalize, word) for logger in trainer.loggers]
     for step in [*first, *ends, *finalize] if stopped else [*first, *finalize, *ends]:
         try:
@@ -257,12 +259,6 @@ def _teardown_hooks(trainer: pl.Trainer) -> None:
         call._call_lightning_datamodule_hook(trainer, "teardown", stage=fn)
     call._call_callback_hooks(trainer, "teardown", stage=fn)
     call._call_lightning_module_hook(trainer, "teardown", stage=fn)
-
-
-def _loops(trainer: pl.Trainer) -> list[Any]:
-    """Return the loops that read data, outer loops first."""
-    fit = trainer.fit_loop
-    return [fit, fit.epoch_loop.val_loop, trainer.validate_loop, trainer.test_loop, trainer.predict_loop]
 
 
 def _close(loop: Any) -> None:

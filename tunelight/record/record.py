@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import os
@@ -265,7 +266,8 @@ def repair(folder: str | os.PathLike[str]) -> str | None:
     whole, lost = _sift(chunks)
     if not lost or lost == [len(chunks)]:
         return None
-    bad = _free(path)
+    names = (path.with_name(f"{path.name}.bad-{number}") for number in itertools.count(1))
+    bad = next(name for name in names if not name.exists())
     os.link(path, bad)
     write_text(path, "".join(chunk.decode("ascii") + "\n" for chunk in whole))
     shown = ", ".join(map(str, lost[:5])) + (", ..." if len(lost) > 5 else "")
@@ -286,10 +288,3 @@ def _sift(chunks: list[bytes]) -> tuple[list[bytes], list[int]]:
         else:
             whole.append(chunk)
     return whole, lost
-
-
-def _free(path: Path) -> Path:
-    number = 1
-    while (bad := path.with_name(f"{path.name}.bad-{number}")).exists():
-        number += 1
-    return bad

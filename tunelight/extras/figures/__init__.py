@@ -253,17 +253,6 @@ def _judge(results: SweepResults, metric: str | None, *, at_same_epoch: bool = F
     return _Judged(metric, mode, len(finite), index, values[finite], varied, basis)
 
 
-def _by_optuna(draw: str, judged: _Judged, shown: Sequence[Column], name: str, values: Values) -> go.Figure:
-    """Return a figure that Optuna's function ``draw`` makes of these keys and values."""
-    from optuna import visualization  # a second that only these figures need
-
-    escaped = {column.key: list(map(_names(column).get, column.values, column.values)) for column in shown}
-    log = [column.key for column in shown if column.log]
-    with study_of(values[:, None], [judged.mode], escaped, log=log) as study:
-        made: go.Figure = getattr(visualization, draw)(study, target_name=name)
-    return made
-
-
 def _names(column: Column) -> dict[str, str]:
     """Return a short text for each different value that is text: escaped, and no other's."""
     names: dict[str, str] = {}
@@ -295,9 +284,14 @@ def slices(results: SweepResults, metric: str | None = None) -> go.Figure:
     title = f"Slices: best {text(judged.metric)} over each key by itself"
     if judged.missing:
         return nothing(title, judged.missing)
+    from optuna.visualization import plot_slice  # a second that only this figure needs
+
     shown = judged.columns[:_MOST_SLICES]
     thinned = f"{_MOST_SLICED:,} of {count:,} trials, evenly by rank" if count > _MOST_SLICED else ""
-    made = smooth(_by_optuna("plot_slice", judged, shown, text(judged.metric, 30), judged.values))
+    escaped = {column.key: list(map(_names(column).get, column.values, column.values)) for column in shown}
+    log = [column.key for column in shown if column.log]
+    with study_of(judged.values[:, None], [judged.mode], escaped, log=log) as study:
+        made = smooth(plot_slice(study, target_name=text(judged.metric, 30)))
     styled(made, title, _note(whole, _MOST_SLICES, "the later a trial, the brighter", thinned))
     wide = min(_ROW, len(shown))
     rows = -(-len(shown) // wide)
@@ -338,10 +332,12 @@ def importances(results: SweepResults, metric: str | None = None, evaluator: Eva
         evaluator: "fanova" (fANOVA, Hutter et al. 2014: shares of the variance; needs scikit-learn) or "pedanova"
             (PED-ANOVA, Watanabe et al. 2023: what sets the best tenth apart, which is another question).
     """
-    judged, weights, why = _weighed(results, metric, evaluator)
+    judged = _judge(results, metric, at_same_epoch=True).at_most(MOST)
+    weights, why = importances_of(judged.columns, judged.values, judged.mode, evaluator)
     title = f"Importances for {text(judged.metric)}, by {_NAMES[evaluator]}"
-    if why:
-        return nothing(title, why)
+    if judged.missing or why:
+        return nothing(title, judged.missing or why)
+    weights.sort(key=lambda weight: -weight.value)
     note = f"{len(judged.values)} of {counted(judged.whole, 'trial')}, {judged.said}"
     if len(judged.values) < ROUGH:
         note += f"; rough: with fewer than {ROUGH} trials, chance has its share"
@@ -362,13 +358,6 @@ def importances(results: SweepResults, metric: str | None = None, evaluator: Eva
     made.update_xaxes(range=[0, max(1.05, 1.05 * weights[0].value)])
     made.update_yaxes(autorange="reversed")
     return made.update_layout(height=160 + 30 * len(weights))
-
-
-def _weighed(results: SweepResults, metric: str | None, evaluator: Evaluator) -> tuple[_Judged, list[Importance], str]:
-    """Return the trials as importances compare them, the importances, largest first, and why there are none."""
-    judged = _judge(results, metric, at_same_epoch=True).at_most(MOST)
-    weights, why = importances_of(judged.columns, judged.values, judged.mode, evaluator)
-    return judged, sorted(weights, key=lambda weight: -weight.value), judged.missing or why
 
 
 # --- The importance of hyperparameters, by Optuna's evaluators on a study that is built from the record ---

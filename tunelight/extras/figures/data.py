@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 
 from tunelight.errors import MetricError, unknown
 from tunelight.extras.optuna_versions import quiet
-from tunelight.record import OUTCOMES, is_better
+from tunelight.record import OUTCOMES
 from tunelight.record.view import finite, numbers_in, progress
 from tunelight.settings.checks import flatten
 from tunelight.space.kinds import even_scales
@@ -65,16 +65,10 @@ def values_of(results: SweepResults, metric: str | None = None, mode: str | None
     first, how = judged_by(results)
     if metric is None or (metric == first and mode in (None, how)):
         return np.array([math.nan if trial.value is None else trial.value for trial in results.trials], dtype=float)
-    return np.array([_best_of(trial.history, metric, mode or how) for trial in results.trials], dtype=float)
-
-
-def _best_of(history: Iterable[Mapping[str, Any]], metric: str, mode: str) -> float:
-    best = math.nan
-    for report in history:
-        value = finite(report, metric)
-        if value is not None and (math.isnan(best) or is_better(value, best, mode)):
-            best = value
-    return best
+    best_of = max if (mode or how) == "max" else min
+    reported = ([finite(report, metric) for report in trial.history] for trial in results.trials)
+    best = [best_of((value for value in values if value is not None), default=math.nan) for values in reported]
+    return np.array(best, dtype=float)
 
 
 def same_epoch(results: SweepResults, metric: str, mode: str) -> tuple[int, Values]:
