@@ -415,16 +415,14 @@ class Promotion:
         """Promote a trial past these rungs while it is among their best; past the first ``sure`` ones in any case."""
         for number in numbers:
             rung = self.rungs[number]
-            if number >= numbers.start + sure and not self._may(member.trial_id, number):
-                member.at = number
-                rung.wait(member.trial_id)
-                return False
+            if number >= numbers.start + sure:
+                closed = rung.rank(member.trial_id) == 0 and self._closed(number)
+                if not rung.among_best(member.trial_id, self.eta, closed=closed):
+                    member.at = number
+                    rung.wait(member.trial_id)
+                    return False
             rung.promoted.add(member.trial_id)
         return True
-
-    def _may(self, trial_id: str, number: int) -> bool:
-        rung = self.rungs[number]
-        return rung.among_best(trial_id, self.eta, closed=rung.rank(trial_id) == 0 and self._closed(number))
 
     def _closed(self, number: int) -> bool:
         """Tell whether no further trial can reach a rung, as far as is known.
