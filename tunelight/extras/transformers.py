@@ -80,9 +80,6 @@ class TuneReportCallback(TrainerCallback):  # type: ignore[misc]  # without the 
             if context.rank == 0 and checkpoint is not None:
                 shutil.copytree(checkpoint, path)
 
-        context.report(metrics, None if checkpoint is None else copy, epoch=_epoch(state), step=state.global_step)
-
-
-def _epoch(state: Any) -> int:
-    """Return the epoch that was trained last, from 0; the Trainer counts parts of epochs, and 1.0 after the first."""
-    return max(math.ceil(state.epoch or 0) - 1, 0)
+        # The epoch that was trained last, from 0; the Trainer counts parts of epochs, and 1.0 after the first.
+        epoch = max(math.ceil(state.epoch or 0) - 1, 0)
+        context.report(metrics, None if checkpoint is None else copy, epoch=epoch, step=state.global_step)

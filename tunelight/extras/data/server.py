@@ -106,7 +106,11 @@ def served(settings: Settings, least: int) -> Iterator[DatasetHandle]:
     rows: dict[str, int | None] = {}
     notes = []
     for name, dataset in opened.items():
-        rows[name] = _rows(name, dataset, sources[name])
+        if is_materialized(dataset):
+            rows[name] = int(dataset.count())
+        else:
+            source = sources[name]
+            rows[name] = _rows_of(name, source) if isinstance(source, Mapping) else None  # unknown until it is read
         check_rows(name, rows[name], least if name == "train" else 1)
         if settings.cache:
             size = (dataset.size_bytes() or 0) / 2**20
@@ -248,13 +252,6 @@ def _check_reach(name: str, files: list[str]) -> None:
                     f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}) has no such file. Put it in a "
                     "folder that all nodes share, or in a store that they reach (s3://...)."
                 )
-
-
-def _rows(name: str, dataset: Dataset, source: Any) -> int | None:
-    """Return how many rows a dataset has; None if that is unknown without reading it."""
-    if is_materialized(dataset):
-        return int(dataset.count())
-    return _rows_of(name, source) if isinstance(source, Mapping) else None
 
 
 def is_materialized(dataset: Any) -> bool:

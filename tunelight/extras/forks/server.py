@@ -115,10 +115,13 @@ class Server:
 
     def serve_workers(self, later: str, link: socket.socket, request: Request, files: list[int]) -> Request | None:
         """Fork workers of one job; return the request in a worker."""
-        mine = os.environ.get("PYTHONPATH", "")
+        mine = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         os.environ.clear()
         os.environ.update(request.env)
-        _set_path(request, mine)
+        # Where Python would import from: the script's folder, the request's PYTHONPATH, the environment's own.
+        given = [str(Path(request.cwd, path)) for path in request.env.get("PYTHONPATH", "").split(os.pathsep) if path]
+        rest = [path for path in sys.path if path not in mine]
+        sys.path[:] = [str(Path(request.argv[0]).parent), *given, *rest]
         return self._serve(request.job, later, link, request, files)
 
     def _serve(self, name: str, modules: str, link: socket.socket, request: Request, files: list[int]) -> Request:
@@ -171,7 +174,8 @@ class Server:
             link, _ = self._listener.accept()
             link.settimeout(_ANSWER_S)
             try:
-                if _user_of(link) != os.geteuid():
+                peer = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+                if struct.unpack("3i", peer)[1] != os.geteuid():  # of process, user and group
                     raise EOFError
                 request, files = setup_worker.receive(link, _MOST_FILES)
             except (OSError, EOFError, ValueError):
@@ -299,12 +303,6 @@ def _same(env: Mapping[str, str], mine: Mapping[str, str]) -> bool:
     return not differ
 
 
-def _user_of(link: socket.socket) -> int:
-    """Return the id of the user at the other end."""
-    credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", credentials)[1])
-
-
 def _answer(link: socket.socket, reply: bytes, expected: bytes = b"") -> bool:
     """Send an answer; tell whether the expected one came back."""
     try:
@@ -343,13 +341,6 @@ def _become(folder: str, request: Request, files: list[int]) -> Request:
     if "torch" in sys.modules:
         sys.modules["torch"].default_generator.seed()
     return request
-
-
-def _set_path(request: Request, mine: str) -> None:
-    """Import from where Python would: the script's folder, PYTHONPATH (``mine`` until now), the environment's own."""
-    given = [path for path in request.env.get("PYTHONPATH", "").split(os.pathsep) if path]
-    rest = [path for path in sys.path if path not in mine.split(os.pathsep)]
-    sys.path[:] = [str(Path(request.argv[0]).parent), *(str(Path(request.cwd, path)) for path in given), *rest]
 
 
 def _close(files: list[int]) -> None:

@@ -221,7 +221,8 @@ def _read(file: str, module: str | None, args: tuple[str, ...], limit_s: float, 
             code = _run(
                 [sys.executable, "-P", str(Path(__file__).with_name("probe.py")), str(request)], output, limit_s
             )
-            end = _end_of(output)
+            output.seek(max(output.seek(0, os.SEEK_END) - _LAST_BYTES, 0))
+            end = last_line(output.read().decode(errors="replace"))
         if not answer.is_file():
             if code is None:
                 return Read(None, f"did not parse its command line within {limit_s:g} s")
@@ -245,9 +246,3 @@ def _run(command: list[str], output: IO[bytes], limit_s: float) -> int | None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def _end_of(output: IO[bytes]) -> str:
-    size = output.seek(0, os.SEEK_END)
-    output.seek(max(size - _LAST_BYTES, 0))
-    return last_line(output.read().decode(errors="replace"))

@@ -121,7 +121,8 @@ def _replace_argparse(answer: _Answer) -> None:
                 outer, by, strict = frame.f_back or caller, owner, name in ("parse_args", "parse_intermixed_args")
         if by is not parser:
             return  # it is one that another parser makes while it parses
-        strict = strict or _refuses_the_rest(outer)
+        if outer.f_code.co_name == "parse_args_into_dataclasses":  # HfArgumentParser's, which may refuse what is left
+            strict = strict or not outer.f_locals.get("return_remaining_strings")
         found = list(of_argparse(parser, sys.argv[1:]))
         if not strict and _parses_again(outer):
             answer.keep(found)
@@ -130,11 +131,6 @@ def _replace_argparse(answer: _Answer) -> None:
 
     for name in ("parse_known_args", "parse_known_intermixed_args"):
         _replaced(argparse.ArgumentParser, name, give)
-
-
-def _refuses_the_rest(frame: types.FrameType) -> bool:
-    """Tell whether the caller of parse_known_args refuses what is left, as HfArgumentParser does by default."""
-    return frame.f_code.co_name == "parse_args_into_dataclasses" and not frame.f_locals.get("return_remaining_strings")
 
 
 def _parses_again(frame: types.FrameType) -> bool:

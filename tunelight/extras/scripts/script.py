@@ -111,6 +111,8 @@ _EVERYTHING = tuple(f"${{{name}}}" for name in _ALL)
 """Macros that stand for all hyperparameters that no other one names, W&B's names; and for none of them."""
 _OVERRIDES = {"${args_no_hyphens}", "${args_append_hydra}", "${args_override_hydra}"}
 """Macros whose words Hydra reads, if a script imports it."""
+_SAY_WHERE = ("hydra.run.dir=", "hydra.sweep", "--multirun", "-m")
+"""Beginnings of words that say where Hydra writes, which is else the trial's folder."""
 _FOLDER = "trial_dir"
 """The macro that stands for the trial's folder."""
 _RECORDED = ("file", "module", "args", "style", "imported", "devices")
@@ -300,8 +302,9 @@ class Script:
         imported = set(self.imported)
         words = self.command(config, session.context.trial_dir)
         # A script that imports hydra may use its `instantiate` alone.
-        if self.style == "hydra" or ("hydra" in self.imported and not _OVERRIDES.isdisjoint(self.args)):
-            words = [*words, *_hydra_folders(words, session.context.trial_dir)]
+        by_hydra = self.style == "hydra" or ("hydra" in self.imported and not _OVERRIDES.isdisjoint(self.args))
+        if by_hydra and not any(word.lstrip("+").startswith(_SAY_WHERE) for word in words):
+            words = [*words, f"hydra.run.dir='{session.context.trial_dir}'"]
         with contextlib.ExitStack() as stack:
             reports = stack.enter_context(logged(session, imported, texts_of(self.file)))
             of_trainers = None if "tunelight" in imported and reports_itself(self.file) else reports
@@ -385,13 +388,6 @@ def _set_variables(session: Session, imported: set[str], config: Mapping[str, An
         values = {key: {"value": value} for key, value in _placed(config, folder).items()}
         file.write_text(json.dumps({"wandb_version": 1} | values))
         os.environ.setdefault("WANDB_SWEEP_PARAM_PATH", str(file))
-
-
-def _hydra_folders(words: Sequence[str], trial_dir: str) -> list[str]:
-    """Return overrides that let Hydra write into the trial's folder, unless others say where."""
-    if any(word.lstrip("+").startswith(("hydra.run.dir=", "hydra.sweep", "--multirun", "-m")) for word in words):
-        return []
-    return [f"hydra.run.dir='{trial_dir}'"]
 
 
 def _placed(value: Any, folder: str) -> Any:

@@ -101,7 +101,9 @@ class DriverLauncher(_Launcher):
                 _ = logger.version  # fixes the folder, once for all ranks
             sent = job.pack_run(trainer, function.__name__, args, kwargs)
             needed = job.needed_checkpoints(trainer, function.__name__, args, kwargs)
-            handed_in = self._run(job.run_on_rank, run=sent.run, files=needed, folder=_safe_folder(trainer))
+            name = f"{socket.gethostname()}-{os.getpid()}-{next(_runs)}"
+            safe = Path(trainer.default_root_dir, _SAFE, name).absolute()  # a gang on several nodes needs it on all
+            handed_in = self._run(job.run_on_rank, run=sent.run, files=needed, folder=safe)
         except BaseException as error:
             # A checkpoint would be of the driver's weights: the ranks' callbacks have written the trained ones.
             hold(trainer, Callback if self._stopped else Checkpoint, loggers=self._stopped)
@@ -353,12 +355,6 @@ def _listen(run: ResilientRun, reporter: TrialReporter | None) -> dict[int, Any]
                 reporter(event)
                 run.answer(Continue(until=event.number + 1))
     return run.handed_in
-
-
-def _safe_folder(trainer: pl.Trainer) -> Path:
-    """Return the folder of a run's own checkpoints; a gang on several nodes needs it on all of them."""
-    name = f"{socket.gethostname()}-{os.getpid()}-{next(_runs)}"
-    return Path(trainer.default_root_dir, _SAFE, name).absolute()
 
 
 def _newest(folder: Path) -> CheckpointInfo | None:

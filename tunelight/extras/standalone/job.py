@@ -232,7 +232,8 @@ def run_on_rank(config: dict[str, Any]) -> None:
     result = call._call_and_handle_interrupt(trainer, getattr(trainer, run["name"]), *run["args"], **run["kwargs"])
     after = [cb for cb in trainer.callbacks if cb not in added]  # the driver does not have them
     trainer.callbacks = sorted(after, key=lambda cb: brought.index(cb) if cb in brought else len(brought))
-    weights = strategy.full_weights() if _changed(trainer) else None  # a collective if the model is sharded
+    changed = trainer.state.fn == TrainerFn.FITTING or trainer.ckpt_path is not None  # the weights, perhaps
+    weights = strategy.full_weights() if changed else None  # a collective if the model is sharded
     left = _leave(trainer, strategy, result, parts)
     if session.context.rank == 0 or left.predictions is not None:
         tensors = (weights, parts.tensors()) if session.context.rank == 0 else None
@@ -283,11 +284,6 @@ def _leave(trainer: Any, strategy: Any, result: Any, parts: SharedParts) -> Left
         splits=tuple(strategy.prediction_splits) if predicting else (),
         files=tuple(known_checkpoints(trainer)) if zero else (),
     )
-
-
-def _changed(trainer: Any) -> bool:
-    """Return whether a run may have changed the weights: it trained, or it loaded a checkpoint."""
-    return trainer.state.fn == TrainerFn.FITTING or trainer.ckpt_path is not None
 
 
 def _loops(trainer: Any) -> dict[str, _Loop]:

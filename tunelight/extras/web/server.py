@@ -193,8 +193,9 @@ async def _run(
         for task in beside:
             task.cancel()
         page.close()
-        if written:
-            _untell(working, serving)
+        found = _told(working) if written else None
+        if found is not None and found.pid == serving.pid:  # says that the server has ended; the token stays
+            _tell(working, Serving(serving.host, serving.port, serving.token, 0, serving.machine))
 
 
 def _not_cancelled(record: logging.LogRecord) -> bool:
@@ -373,13 +374,6 @@ def _tell(working: Path, serving: Serving) -> bool:
             Path(name).unlink()
         return False
     return True
-
-
-def _untell(working: Path, serving: Serving) -> None:
-    """Say that the server has ended; the token stays."""
-    found = _told(working)
-    if found is not None and found.pid == serving.pid:
-        _tell(working, Serving(serving.host, serving.port, serving.token, 0, serving.machine))
 
 
 def main(storage: str, working: str) -> None:

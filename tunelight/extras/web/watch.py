@@ -85,7 +85,11 @@ class SweepWatch:
                 self._take(line)
             if now - self._asked > _DRIVER_S:
                 self._asked = now
-                self._ask_driver()
+                found = driver_of(self.folder)
+                name = str(found) if found is not None and found.alive else None
+                if name != self._driver:
+                    self._driver = name
+                    self.version += 1
 
     def _take(self, line: Mapping[str, Any]) -> None:
         self.version += 1
@@ -102,13 +106,6 @@ class SweepWatch:
             self._curves.setdefault(trial.id, view.Curve()).add(line, value)
         elif line["kind"] in ("trial", "config", "state"):
             self._seen.add(trial)
-
-    def _ask_driver(self) -> None:
-        found = driver_of(self.folder)
-        name = str(found) if found is not None and found.alive else None
-        if name != self._driver:
-            self._driver = name
-            self.version += 1
 
     # -- what a page gets
 
