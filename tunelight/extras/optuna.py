@@ -187,12 +187,8 @@ class OptunaSearcher(TrackingSearcher):
         else:
             name = type(sampler).__name__
             self._say("broken", f"{_ATTEMPTS} suggestions of {name} in a row broke {broken!r}. {_AT_RANDOM}")
-        return self._at_random(trial_id, number)
-
-    def _at_random(self, trial_id: str, number: int) -> Any:
-        """Return a draw from the space, as random search would try it; or FINISHED."""
-        values = self.tried.fresh(self._seed or 0, number)
-        return Searcher.FINISHED if values is None else self._begin(trial_id, self.study.ask(), values)
+        drawn = self.tried.fresh(self._seed or 0, number)  # as random search would try it
+        return Searcher.FINISHED if drawn is None else self._begin(trial_id, self.study.ask(), drawn)
 
     def _drawn(self, trial: optuna.Trial, rng: np.random.RandomState) -> dict[str, Any]:
         """Draw a configuration: keys by the sampler, or by the domain itself if Optuna has no such distribution."""

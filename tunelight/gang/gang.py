@@ -263,12 +263,6 @@ class Gang:
                     f"Waited {limit_s:.0f} s for workers to start and import: {arrived} of {enough} are there.{lost}"
                 )
 
-    def _of_driver(self) -> dict[str, str | None]:
-        """Return the driver's versions that the workers' must agree with: of an environment of their own, none."""
-        if _OWN_PACKAGES & (self.spec.runtime_env or {}).keys():
-            return {}
-        return {name: version for name, version in self.spec.versions.items() if version is not None}
-
     def _meet(self, seats: list[Seat]) -> None:
         """Let the workers of ``seats`` meet; their ranks follow from the nodes that they run on."""
         head = ray.get_runtime_context().get_node_id()
@@ -284,8 +278,10 @@ class Gang:
             self.ranks.append(seat)
             self.locations.append(seat.location)
         versions = {node_name(loc.hostname, loc.node_id, loc.address): loc.versions for loc in self.locations}
-        lightning = self.spec.environ.get(LIGHTNING_VARIABLE, "pytorch_lightning")
-        conflicts = differences({"the driver": self._of_driver(), **versions}, lightning)
+        lightning = spec.environ.get(LIGHTNING_VARIABLE, "pytorch_lightning")
+        apart = _OWN_PACKAGES & (spec.runtime_env or {}).keys()  # the driver has other packages than its workers, then
+        mine = {} if apart else {name: version for name, version in spec.versions.items() if version is not None}
+        conflicts = differences({"the driver": mine, **versions}, lightning)
         if conflicts:
             raise GangError(f"The gang's workers cannot train together. {' '.join(conflicts)} {ADVICE}", "exception")
         interface, nodes = places[0].interface, layout(places)
