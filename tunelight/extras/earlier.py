@@ -106,8 +106,8 @@ def _read(folder: Path, objectives: Sequence[tuple[str, Mode]]) -> _Sweep:
     for metric, _ in objectives:
         if all(metric_value(report, metric) is None for trial in state.trials.values() for report in trial.history):
             start = f"warm_start: no trial of {folder} reported this sweep's metric"
-            known = dict.fromkeys(key for trial in state.trials.values() for report in trial.history for key in report)
-            raise SettingsError(unknown(start, metric, known, listed="They reported"))
+            names = dict.fromkeys(key for trial in state.trials.values() for report in trial.history for key in report)
+            raise SettingsError(unknown(start, metric, names, listed="They reported"))
     trials = sorted(state.from_scratch, key=lambda trial: trial.index)
     return folder, [known for trial in trials if (known := _earlier(folder, trial, objectives)) is not None]
 
