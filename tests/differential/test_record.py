@@ -148,9 +148,7 @@ def written(folder: Path, lines: list[Line], clock: Callable[[], float]) -> byte
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_record_cut_off_at_any_byte_is_read_up_to_there(
-    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_cut_off_at_any_byte_is_read_up_to_there(tmp_path, seed, monkeypatch) -> None:
     monkeypatch.setattr("tunelight.record.record._LONG", seed % 2 * 4096)  # with a snapshot, which grows
     rng = random.Random(seed)
     lines = list(events(rng))

@@ -95,9 +95,7 @@ def test_a_gang_runs_until_its_last_event_is_read(two: Any) -> None:
     assert read == [Ended(1), *last]
 
 
-def test_a_worker_that_left_a_thread_is_ended_once_all_ranks_have_ended(
-    two: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_left_a_thread_is_ended_once_all_ranks_have_ended(two, monkeypatch) -> None:
     """Rank 0's process serves the store from which the others may read their last decision."""
     gang, polls, _ = two
     monkeypatch.setattr(gang, "lose", lose := mock.Mock())
@@ -204,9 +202,7 @@ def test_reports_are_sent_with_the_first_event_that_someone_waits_for(box: Trial
     assert events[2] == urgent
 
 
-def test_a_report_after_a_pause_is_sent_at_once_and_those_after_it_in_time(
-    box: TrialBox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_after_a_pause_is_sent_at_once_and_those_after_it_in_time(box, monkeypatch) -> None:
     monkeypatch.setattr(worker, "_LINGER_S", 0.2)
     time.sleep(0.25)
     box.events.put(Report(2, {}))

@@ -227,9 +227,7 @@ def test_what_cannot_be_pickled_is_named(given, where, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_code_is_pickled_when_it_is_sent_and_named_with_its_size_where_it_takes_much_data_along(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_code_is_pickled_when_it_is_sent_and_named_with_its_size_where_it_takes_much_data_along(monkeypatch):
     captured: list[int] = []
     code = Code(_closing_over(captured))
     captured.append(1)

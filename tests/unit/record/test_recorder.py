@@ -273,9 +273,7 @@ def written(judged: Sweep, kind: str) -> list[Any]:
     return [line.get("why", "") for line in read_lines(judged.folder) if line["kind"] == kind]
 
 
-def test_a_stop_and_a_pause_are_recorded_with_their_reasons_and_one_that_ends_while_it_is_paused_with_the_last(
-    judged: Any,
-) -> None:
+def test_a_stop_and_a_pause_are_recorded_with_their_reasons_and_one_that_ends_while_it_is_paused_with_the_last(judged):
     stopped, goes_on, ended, kept = (judged.run(0.5) for _ in range(4))
     judged.reasons.update(dict.fromkeys(("00000", "00001", "00002", "00003"), PLACE))
     judged.report(stopped, 2, 0.5, done=True)
@@ -294,9 +292,7 @@ def test_a_stop_and_a_pause_are_recorded_with_their_reasons_and_one_that_ends_wh
     assert SweepResults.load(judged.folder).trial("00000").stop_reason == PLACE
 
 
-def test_a_stop_at_a_report_made_again_has_its_place_a_failure_no_reason_and_a_person_s_stop_its_own(
-    judged: Any,
-) -> None:
+def test_a_stop_at_a_report_made_again_has_its_place_a_failure_no_reason_and_a_person_s_stop_its_own(judged) -> None:
     again, failed, commanded = judged.run(0.5), judged.run(), judged.run()
     judged.reasons.update({"00000": PLACE, "00001": PLACE})
     judged.report(again, 1, 0.5, done=True)

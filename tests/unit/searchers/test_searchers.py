@@ -146,9 +146,7 @@ def test_wrong_ones_are_refused_before_anything_starts(tmp_path: Path, given: di
 
 
 @pytest.mark.parametrize(("most", "more"), [(10, {}), (12, {"baselines": ({"x": 1, "y": 2},)}), (12, {})])
-def test_a_grid_says_where_it_is_cut_off(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, most: int, more: dict[str, Any]
-) -> None:
+def test_a_grid_says_where_it_is_cut_off(monkeypatch, caplog, most, more) -> None:
     monkeypatch.setattr(logging.getLogger("tunelight"), "propagate", True)
     space = SearchSpace({"x": tl.choice([1, 2, 3]), "y": tl.randint(0, 4)})
     assert build("grid", space, num_samples=most, **more).suggest("0") == {"x": 1, "y": 0}

@@ -225,9 +225,7 @@ def test_a_collective_s_limit_reaches_the_process_group(group: TorchGroup, limit
     assert world._get_backend(torch.device("cpu")).options._timeout.total_seconds() == limit_s
 
 
-def test_a_group_is_kept_from_trial_to_trial_and_one_that_the_trial_destroys_is_freed_at_its_end(
-    group: TorchGroup,
-) -> None:
+def test_a_group_is_kept_from_trial_to_trial_and_one_that_the_trial_destroys_is_freed_at_its_end(group) -> None:
     """The reducer of a DDP model would free it with the GIL held, for which gloo's threads may wait."""
     world = weakref.ref(dist.group.WORLD)
     assert group.tidy()
@@ -239,9 +237,7 @@ def test_a_group_is_kept_from_trial_to_trial_and_one_that_the_trial_destroys_is_
 
 
 @pytest.mark.parametrize("backend", ["nccl", "cpu:gloo,cuda:nccl"])
-def test_a_group_of_nccl_s_is_left_without_its_peers_and_without_waiting(
-    group: TorchGroup, monkeypatch: pytest.MonkeyPatch, backend: str
-) -> None:
+def test_a_group_of_nccl_s_is_left_without_its_peers_and_without_waiting(group, monkeypatch, backend) -> None:
     """NCCL's abort, which this stands for, may wait for the other ranks of its node, or for a GPU."""
     asked, end = threading.Event(), threading.Event()
 

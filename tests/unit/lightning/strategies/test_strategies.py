@@ -224,9 +224,7 @@ def test_a_gang_of_another_size_is_refused(join: Any) -> None:
 @pytest.mark.parametrize(
     ("layout", "devices"), [((2,), 2), ((2, 2), 2), ((1, 1, 1), 1), ((3, 1), 4), ((1, 3), 4)], ids=str
 )
-def test_a_rank_s_trainer_counts_the_devices_of_the_gang(
-    kind: Any, layout: tuple[int, ...], devices: int, join: Any
-) -> None:
+def test_a_rank_s_trainer_counts_the_devices_of_the_gang(kind, layout, devices, join) -> None:
     join(kind.backend, layout=layout)
     trainer = no_trainer(strategy=kind(), accelerator="cpu")
     assert (trainer.num_devices, trainer.num_nodes) == (devices, sum(layout) // devices)
