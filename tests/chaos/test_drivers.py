@@ -61,9 +61,6 @@ def wait_for_reports(folder: Path, count: int) -> None:
     until(lambda: record.exists() and record.read_bytes().count(b'"report"') >= count, 240)
 
 
-# --- signals ----------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A driver whose trials report; when the test is over, no process of its is left."""
@@ -109,9 +106,6 @@ def test_a_second_ctrl_c_ends_at_once_and_leaves_no_process(driver: subprocess.P
     began = time.monotonic()
     driver.communicate(timeout=40)
     assert time.monotonic() - began < 15
-
-
-# --- deaths -----------------------------------------------------------------------------------------------
 
 
 def trains(member: psutil.Process) -> bool:

@@ -51,9 +51,6 @@ class Way:
     tolerance: float = 1e-6
 
 
-# --- what to compare with ------------------------------------------------------------------------------------
-
-
 def by_lightning(folders: Mapping[str, Sequence[Path]], package: str) -> None:
     """Train the programs of each reference by Lightning; see :mod:`tests.differential.reference`."""
     environment = os.environ | {"TUNELIGHT_LIGHTNING": package, "OMP_NUM_THREADS": "1"}
@@ -67,9 +64,6 @@ def _options(backend: str, unused: bool) -> dict[str, Any]:
     """Return a strategy's arguments. ``unused``: whether the module leaves parameters unused."""
     known: dict[str, dict[str, Any]] = {"ddp": {"find_unused_parameters": unused}, "sharded": {"min_sharded": 1}}
     return known.get(backend, {})
-
-
-# --- trials --------------------------------------------------------------------------------------------------
 
 
 class Report(tl.TuneReportCheckpointCallback):
@@ -212,9 +206,6 @@ def by_parts(folders: Sequence[Path], storage: Path) -> None:
 def _has_parts(program: Program) -> bool:
     plain = program["runs"] == "fit" and program["val_loaders"] == 1
     return bool(plain and program["data_as"] != "loaders" and program["net"] != "unused")
-
-
-# --- drivers -------------------------------------------------------------------------------------------------
 
 
 def by_driver(way: str, backend: str = "ddp", *, workers: int = 2) -> Callable[[Sequence[Path], Path], None]:

@@ -167,9 +167,6 @@ def test_rank_0_hurries_once_the_others_have_heard_however_late_they_answer(two:
     assert [call.rank for call in polls.asked[4:]] == [0, 0], "told to hurry, and asked for the next events"
 
 
-# --- reports that need no answer are sent together, and nothing that someone waits for is held back -------
-
-
 @pytest.fixture
 def box(monkeypatch: pytest.MonkeyPatch) -> TrialBox:
     """A box whose trial has just begun, and trains to report 8 without an answer."""
@@ -242,9 +239,6 @@ def test_what_a_worker_says_of_its_meeting_is_kept_unless_another_one_is_gone(mo
     with pytest.raises(GangError) as caught:
         Gang(GangSpec(Reservation(2)), None)._gather([error, "joined"], 1.0, "its ranks to meet")
     assert (str(caught.value), caught.value.cause) == ("Rank 1 cannot reach rank 0", cause)
-
-
-# --- what a seat sends its worker, and the end of a worker's process, with real ones
 
 
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"

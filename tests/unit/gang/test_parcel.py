@@ -254,9 +254,6 @@ def test_modules_that_cloudpickle_sends_by_value_are_sent_so():
     assert unpack(packed)() == 42
 
 
-# --- what training code finds in __main__ on a worker: the driver's script, as it would in a plain Python process
-
-
 SCRIPT = """
 import pickle, sys
 from concurrent.futures import ProcessPoolExecutor

@@ -214,9 +214,6 @@ def test_torch_has_to_be_built_for_the_gpu_that_a_worker_has_and_a_worker_to_hav
         check_usable(("2", "3"), 1, CUDA)
 
 
-# --- places of ranks: GPUs, nodes, and bundles of a reservation -------------------------------------------
-
-
 def test_ranks_of_a_node_are_neighbours_and_horovod_is_told_where_each_is() -> None:
     """Workers of two nodes that came in turns; the first rank is the first of the first node."""
     placed = [place for _, place in arrange([Location(node, f"10.0.0.{node}", 1, node, ()) for node in "121"])]

@@ -90,9 +90,6 @@ def test_hooks_at_the_end_of_a_fit_are_behind_its_loop() -> None:
     assert all(hooks.behind.values())
 
 
-# --- which rank is slower than the others, and what is said about it --------------------------------------
-
-
 def windows(
     watch: SlowWatch, own: Callable[[int, int, int], float], ranks: int = 2, number: int = 3, step: float = 1.0
 ) -> list[Slow]:

@@ -172,8 +172,6 @@ def test_an_error_of_a_call_that_works_once_in_a_process_says_that_workers_are_r
     assert "reuse_gangs=False gives each trial new ones" in error_of(begin(worker, train, 2, tmp_path)).message
 
 
-# --- what trials leave on a GPU: real tensors of this process, and a torch.cuda that counts as it is told ----
-
 GB = 10**9
 DROP = SimpleNamespace  # a call without effect
 
@@ -330,9 +328,6 @@ def test_each_trial_has_its_worker_s_part_of_the_gpu_whatever_an_earlier_one_set
         cuda.set_per_process_memory_fraction(0.1, 3)  # the training code
         watched.left(DROP)
     assert {asked[2] for asked in cuda.asked if asked[0] == "fraction"} == {3}
-
-
-# --- a worker's trials, one after another in this process, and what each leaves on a GPU that counts live tensors
 
 
 class Live(Cuda):

@@ -353,9 +353,6 @@ def test_parts_of_a_sweep_may_have_a_model_checkpoint(trial: Trial, tmp_path: Pa
     assert list((tmp_path / "own").iterdir())
 
 
-# --- from behind the last epoch of a fit, or behind the fit
-
-
 def test_a_report_at_the_fit_s_end_is_not_made_again_behind_it(trial: Trial) -> None:
     def train(*, behind: bool) -> None:
         kinds = tl.TuneReportCheckpointCallback, tl.TuneReportCallback

@@ -102,9 +102,6 @@ def test_repair_keeps_whole_lines_and_the_damaged_file(sweep):
     assert storage.repair(sweep.folder) is None
 
 
-# --- what the record keeps for those who look: who was trained where, what happened when, where the rungs lie
-
-
 def test_a_gang_is_recorded_each_time_that_it_is_told_also_by_a_trial_that_failed_before_a_report(sweep: Sweep) -> None:
     gang = {"gang": "g1", "nodes": ["a#1", "b#2"], "warm": True, "began": 1000.0, "ready": 1001.0}
     trial = sweep.run()

@@ -252,9 +252,6 @@ def test_a_trial_is_starting_until_its_head_announces_that_its_workers_have_met(
     assert sweep.state.trials["00001"].starting
 
 
-# --- why a trial was stopped or paused, in the record -----------------------------------------------------
-
-
 PLACE = "place 7 of 12 at rung 4; the best 3 go on"
 
 
@@ -302,9 +299,6 @@ def test_a_stop_at_a_report_made_again_has_its_place_a_failure_no_reason_and_a_p
     read = read_record(judged.folder).trials
     assert [trial.why for trial in read.values()] == [PLACE, None, "by command"]
     assert read["00001"].state == "DIVERGED"
-
-
-# --- what a population's changes leave: whose configuration held when, and the same scheduler again -----
 
 
 def test_the_best_configuration_is_the_one_that_the_best_report_was_trained_under(sweep: Sweep, tmp_path: Path) -> None:

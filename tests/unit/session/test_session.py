@@ -290,9 +290,6 @@ def test_a_report_says_whether_a_checkpoint_could_be_written_and_has_a_note_once
     assert [event.notes for event in reports] == [("mind this",), (), ()]
 
 
-# --- a gang that has to leave does so at the end of the same training step on every rank, or at its next report
-
-
 def ordered(ranks: Ranks, *hurried: int) -> None:
     """Give rank 0 the order to leave, and let some ranks hurry."""
     ranks.mailboxes[0].put(Stop("moved", save=True, serial=7))

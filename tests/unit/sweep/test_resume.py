@@ -234,9 +234,6 @@ def test_more_epochs_train_those_on_that_finished_and_fewer_are_refused(tmp_path
             past.check(SPACE, replace(settings, max_epochs=1), {})
 
 
-# --- repetitions: scheduler and searcher never learn of them
-
-
 def recorded(storage: Path, *, repetitions: int, cut: bool = False, **told: Any) -> Settings:
     """Record two trials, and repetitions of them in turn, the last of which may be cut off."""
     settings = asked(storage, num_samples=2, seed=1, searcher="tpe", **told)

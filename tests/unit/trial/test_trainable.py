@@ -290,9 +290,6 @@ def _listed(results: Any) -> list[dict[str, Any]]:
     return results if isinstance(results, list) else [results]
 
 
-# --- how a trial's end on its gang reaches Tune: a move to other nodes, a slow checkpoint, a worker that is replaced
-
-
 def leaving(config: dict[str, Any]) -> None:
     """Report 20 times; between reports 3 and 4, wait until the ranks are told to leave."""
     context, session = tl.get_context(), get_session()
@@ -337,9 +334,6 @@ def test_a_trainable_is_named_after_its_train_function_as_tuner_restore_asks_and
         assert [gang_trainable(made).__name__ for _ in range(2)] == ["saving", "saving"]
     with pytest.raises(SettingsError, match="one metric"):
         gang_trainable(saving, metric=["loss", "latency"])  # type: ignore[arg-type]
-
-
-# --- which checkpoints a trial keeps, when Tune gets them, and which one a start continues from -----------
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
@@ -401,9 +395,6 @@ def test_a_checkpoint_that_tune_asked_for_is_the_newest_of_an_ended_trial(make: 
     assert one.step()["done"]
     pointers.append(save(one, folder, 1))
     assert [info and info.number for info in map(checkpoints.read_pointer, pointers)] == [3, 3]
-
-
-# --- gangTrainable under a scheduler that pauses, grows and shrinks gangs, against a fake gang ------------
 
 
 @pytest.fixture
@@ -505,9 +496,6 @@ def test_a_branch_begins_with_its_copy_and_fails_where_that_is_torn_before_it_ha
         again.recover()
 
 
-# --- training code knows which training of its configuration it is, and which fold is its own -------------
-
-
 def where(config: dict[str, Any]) -> None:
     context = tl.get_context()
     tl.report({"loss": 1.0, "repetition": context.repetition, "fold": str(context.fold), "folds": str(context.folds)})
@@ -525,9 +513,6 @@ def test_a_trial_learns_its_repetition_and_fold_and_the_next_on_its_gang_its_own
     head.step()
     heads.reset(head, {"lr": 0.1}, "00001")
     assert head.step()["repetition"] == 0
-
-
-# --- how long a trial has trained: one number of rank 0, that holds live, in a replay, after a resume, simulated
 
 
 def test_rank_0_counts_the_seconds_of_training_and_not_those_of_its_waits(tmp_path: Path) -> None:

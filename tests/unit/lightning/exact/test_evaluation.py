@@ -218,9 +218,6 @@ def test_what_is_logged_at_the_end_is_left_out_of_a_rank_that_only_borrowed(owne
     assert strategy.borrowing is False
 
 
-# --- which evaluation, and what the ranks do together -------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("evaluation", "task", "doing", "exact"),
     [

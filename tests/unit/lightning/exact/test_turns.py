@@ -142,9 +142,6 @@ def test_several_loaders_of_different_lengths(fit: Fit, mode: str, stream: bool)
     same(fit, Two, data, 2, max_epochs=2)
 
 
-# --- what is logged -----------------------------------------------------------------------------------------
-
-
 class Heard(Callback):
     """What callbacks see after each batch."""
 
