@@ -15,7 +15,6 @@ from tunelight.extras.attach import RecordFollower
 from tunelight.record import Record, SweepState, read_record
 
 Line = dict[str, Any]
-ENDS = ("FINISHED", "STOPPED", "ERROR", "DIVERGED", "OOM")
 FAILED = ("ERROR", "DIVERGED", "OOM")
 
 
@@ -56,7 +55,7 @@ def events(rng: random.Random) -> Iterator[Line]:
                 yield {"kind": "checkpoint", "trial": trial, "path": path, "training_iteration": reports[trial]}
         elif kind == "end" and going:
             trial = rng.choice(going)
-            states[trial] = rng.choice([*ENDS, "PAUSED"])
+            states[trial] = rng.choice(["FINISHED", "STOPPED", *FAILED, "PAUSED"])
             yield {"kind": "state", "trial": trial, "state": states[trial], "why": rng.choice([None, "place 2 of 2"])}
         elif kind == "config" and len(going) > 1:
             one, other = rng.sample(going, 2)
