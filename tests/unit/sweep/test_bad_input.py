@@ -33,20 +33,6 @@ from tunelight.settings import Settings
 from tunelight.space.check import check_settings
 from tunelight.space.files import Loader, read_value
 
-Write = Callable[[str], Path]
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    """Write a space's file, and return it."""
-
-    def wrote(text: str) -> Path:
-        path = tmp_path / "space.yaml"
-        path.write_text(text)
-        return path
-
-    return wrote
-
 
 @pytest.mark.parametrize(
     ("text", "message"),
@@ -73,7 +59,7 @@ def write(tmp_path: Path) -> Write:
         ("parameters: {1: {value: 2}, [a]: {value: 3}}", "yaml"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_told(write: Write, text: str, message: str) -> None:
+def test_a_file_that_cannot_be_read_is_told(write: Any, text: str, message: str) -> None:
     with pytest.raises(SpaceError, match=message):
         tl.SearchSpace.load(write(text))
 
