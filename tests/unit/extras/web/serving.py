@@ -93,8 +93,7 @@ def serving(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [*program, "serve", storage, "--port", str(port), *options]
-    with held(*command, env={"PYTHONUNBUFFERED": "1"}) as process:
+    with held(*program, "serve", storage, "--port", str(port), *options, env={"PYTHONUNBUFFERED": "1"}) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert "http://" in line, line + process.stdout.read()
