@@ -62,7 +62,7 @@ def blocks(page: str) -> list[Block]:
     """Return a page's code blocks, in order. Raises: ValueError for a comment that is none of the notes."""
     text = read(page)
     return [
-        Block(page, _line(text, match.start()) + 1, match[2], match[3], _notes(page, text, match.start()))
+        Block(page, text.count("\n", 0, match.start()) + 2, match[2], match[3], _notes(page, text, match.start()))
         for match in _FENCE.finditer(text)
     ]
 
@@ -113,10 +113,6 @@ def commands(block: Block) -> Iterator[str]:
 def without_blocks(text: str) -> str:
     """Return a page's text with empty lines in place of its fenced blocks."""
     return _FENCE.sub(lambda match: "\n" * match[0].count("\n"), text)
-
-
-def _line(text: str, position: int) -> int:
-    return text.count("\n", 0, position) + 1
 
 
 def _notes(page: str, text: str, start: int) -> dict[str, str]:

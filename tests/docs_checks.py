@@ -17,10 +17,8 @@ from tunelight.cli import app
 
 ELSEWHERE = {"cd", "docker", "helm", "kubectl", "ray", "sbatch", "scancel", "source", "tail"}
 """Commands that are not tunelight's to know: the shell's, Ray's own, and those of clusters."""
-THEIR_OWN = frozenset({"sweep.py", "train.py"})
-"""Scripts of a reader's folder."""
-MODULES = frozenset({"pytest", "venv"})
-"""What `python -m` runs that is not tunelight's."""
+OTHERS = (["sweep.py"], ["train.py"], ["-m", "pytest"], ["-m", "venv"])
+"""What Python runs that is not tunelight's: scripts of a reader's folder, and modules."""
 
 
 def check_command(line: str) -> None:
@@ -86,7 +84,7 @@ def _python(words: list[str]) -> None:
         ast.parse(words[1])
     elif words[:2] == ["-m", "tunelight"]:
         parse(words[2:])
-    elif words[0] not in THEIR_OWN and (words[0] != "-m" or words[1] not in MODULES):
+    elif words[: 1 + (words[0] == "-m")] not in OTHERS:
         script = ROOT / words[0]
         source = script.read_text() + "".join(path.read_text() for path in script.parent.glob("measure.py"))
         for option in [word.partition("=")[0] for word in words[1:] if word.startswith("--")]:

@@ -15,7 +15,6 @@ _STYLE = (
     "<style>text{font:11px system-ui,sans-serif;fill:#37474f}.name{font:600 13px ui-monospace,monospace;fill:#00695c}"
     ".floor{font:600 12px system-ui,sans-serif;fill:#90a4ae}</style>"
 )
-_CALLED = {"": "__init__"}
 
 
 def drawn() -> str:
@@ -40,7 +39,7 @@ def drawn() -> str:
         for index, room in enumerate(rooms):
             row, column = divmod(index, _COLUMNS)
             loose = ".py" if room == "" or (PACKAGE / f"{room}.py").exists() else "/"
-            name = _CALLED.get(room, room) + loose
+            name = (room or "__init__") + loose
             parts += _box(name, ROOMS[room].rule, _MARGIN + 24 + column * (_WIDTH + _GAP), top + row * (_HEIGHT + _GAP))
         top += (1 + (len(rooms) - 1) // _COLUMNS) * (_HEIGHT + _GAP)
     width = 2 * _MARGIN + 24 + _COLUMNS * (_WIDTH + _GAP)

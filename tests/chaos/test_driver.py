@@ -49,9 +49,7 @@ def fitted(kind: Any, mark: Path, workers: Any = 2) -> tuple[pl.Trainer, Doomed]
         pytest.param(tl.RayShardedStrategy, 2, marks=pytest.mark.slow),
     ],
 )
-def test_a_fit_that_loses_a_worker_ends_as_if_it_had_not(
-    kind: Any, workers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fit_that_loses_a_worker_ends_as_if_it_had_not(kind, workers, tmp_path, monkeypatch, capfd) -> None:
     monkeypatch.setattr(driver, "SAFE_EVERY_S", 0.0)
     survived, model = fitted(kind, tmp_path / "dead", workers)
     assert (tmp_path / "dead").exists()

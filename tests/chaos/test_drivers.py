@@ -61,9 +61,6 @@ def wait_for_reports(folder: Path, count: int) -> None:
     until(lambda: record.exists() and record.read_bytes().count(b'"report"') >= count, 240)
 
 
-# --- signals ----------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A driver whose trials report; when the test is over, no process of its is left."""
@@ -92,9 +89,7 @@ def test_ctrl_c_keeps_what_was_reported_and_returns_it_and_leaves_no_process(dri
 
 
 @pytest.mark.slow
-def test_a_signal_to_the_whole_process_group_ends_the_driver_soon_with_the_true_reason(
-    driver: subprocess.Popen[str],
-) -> None:
+def test_a_signal_to_the_whole_process_group_ends_the_driver_soon_with_the_true_reason(driver) -> None:
     began = time.monotonic()
     os.killpg(driver.pid, signal.SIGTERM)
     output, _ = driver.communicate(timeout=40)
@@ -111,9 +106,6 @@ def test_a_second_ctrl_c_ends_at_once_and_leaves_no_process(driver: subprocess.P
     began = time.monotonic()
     driver.communicate(timeout=40)
     assert time.monotonic() - began < 15
-
-
-# --- deaths -----------------------------------------------------------------------------------------------
 
 
 def trains(member: psutil.Process) -> bool:
@@ -191,9 +183,7 @@ def clusters() -> Iterator[Callable[[], Any]]:
 
 
 @pytest.mark.slow
-def test_a_lost_head_ends_the_driver_with_a_sentence_and_the_sweep_goes_on_elsewhere(
-    tmp_path: Path, clusters: Callable[[], Any]
-) -> None:
+def test_a_lost_head_ends_the_driver_with_a_sentence_and_the_sweep_goes_on_elsewhere(tmp_path, clusters) -> None:
     lost = clusters()
     (tmp_path / "hold").touch()
     with start(tmp_path, lost.address) as process:

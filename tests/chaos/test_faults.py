@@ -80,9 +80,7 @@ def gone(pid: int) -> bool:
         pytest.param("horovod", ["killed", "stopped"], marks=pytest.mark.slow),
     ],
 )
-def test_a_rank_is_replaced_and_the_trial_is_the_undisturbed_one(
-    ray4: Any, tmp_path: Path, backend: str, faults: list[str]
-) -> None:
+def test_a_rank_is_replaced_and_the_trial_is_the_undisturbed_one(ray4, tmp_path, backend, faults) -> None:
     expected = losses(sweep(tmp_path, "undisturbed", [""] * len(faults), backend))
     results = sweep(tmp_path, "hit", faults, backend)
     for mine, theirs in zip(losses(results), expected, strict=True):

@@ -121,9 +121,7 @@ class Drain(Callback):
         self.folder = folder
         self.drained = ""
 
-    def on_trial_result(
-        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
-    ) -> None:
+    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
         if result["training_iteration"] != 2 or self.drained:
             return
         self.drained = json.loads((Path(trial.path) / "rank-0.json").read_text())["node"]

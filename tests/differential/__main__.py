@@ -164,7 +164,11 @@ def _compared(outcome: dict[str, Any], name: str, *, with_fits: bool) -> dict[st
     """Return what is compared of an outcome in a way. ``with_fits``: False where a fit raised."""
     way = WAYS[name]
     if way.on == "driver":
-        outcome = _of_rank_zero(outcome)
+        outcome = {  # what a program returned or raised on rank 0
+            name: value
+            for name, value in outcome.items()
+            if not name.startswith(("returned-", "raised-")) or name.endswith("-0")
+        }
     else:
         for seen in outcome.values():
             if isinstance(seen, dict) and "hooks" in seen:
@@ -177,15 +181,6 @@ def _compared(outcome: dict[str, Any], name: str, *, with_fits: bool) -> dict[st
             if isinstance(fit, dict):
                 fit.pop("metrics", None)
     return outcome
-
-
-def _of_rank_zero(outcome: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what a program returned or raised on other ranks: a driver has what rank 0 has."""
-    return {
-        name: value
-        for name, value in outcome.items()
-        if not name.startswith(("returned-", "raised-")) or name.endswith("-0")
-    }
 
 
 def shrink(program: grammar.Program, way: str, folder: Path, package: str) -> grammar.Program:

@@ -11,19 +11,14 @@ from tests.differential.grammar import Program
 
 @dataclass(frozen=True)
 class Explained:
-    """One difference.
-
-    Attributes:
-        where: a regular expression for the way and the place, as in "driver /returned-0/returned/0".
-        page: the file in docs/ that says so.
-        reason: why.
-        only: features of the programs that have it, by name.
-    """
+    """One difference, for a reason that a page in docs/ gives."""
 
     where: str
+    """A regular expression for the way and the place, as in "driver /returned-0/returned/0"."""
     page: str
     reason: str
     only: tuple[tuple[str, tuple[object, ...]], ...] = ()
+    """Features of the programs that have it, by name."""
 
 
 EXPLAINED: Final = (

@@ -6,7 +6,6 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -66,9 +65,7 @@ def test_lightning_trains_them_all(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("way", "programs"), CASES)
-def test_programs_that_were_found_and_new_ones_train_as_by_lightning(
-    ray4: Any, folder: Path, way: str, programs: list[grammar.Program]
-) -> None:
+def test_programs_that_were_found_and_new_ones_train_as_by_lightning(ray4, folder, way, programs) -> None:
     left = unexplained(programs, run({way: programs}, folder, flavour()))
     titles = {digest: (folder / digest / f"program_{digest}.py").read_text().splitlines()[0] for digest in left}
     assert {titles[digest]: ways for digest, ways in left.items()} == {}

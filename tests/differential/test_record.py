@@ -15,7 +15,6 @@ from tunelight.extras.attach import RecordFollower
 from tunelight.record import Record, SweepState, read_record
 
 Line = dict[str, Any]
-ENDS = ("FINISHED", "STOPPED", "ERROR", "DIVERGED", "OOM")
 FAILED = ("ERROR", "DIVERGED", "OOM")
 
 
@@ -56,7 +55,7 @@ def events(rng: random.Random) -> Iterator[Line]:
                 yield {"kind": "checkpoint", "trial": trial, "path": path, "training_iteration": reports[trial]}
         elif kind == "end" and going:
             trial = rng.choice(going)
-            states[trial] = rng.choice([*ENDS, "PAUSED"])
+            states[trial] = rng.choice(["FINISHED", "STOPPED", *FAILED, "PAUSED"])
             yield {"kind": "state", "trial": trial, "state": states[trial], "why": rng.choice([None, "place 2 of 2"])}
         elif kind == "config" and len(going) > 1:
             one, other = rng.sample(going, 2)
@@ -148,9 +147,7 @@ def written(folder: Path, lines: list[Line], clock: Callable[[], float]) -> byte
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_record_cut_off_at_any_byte_is_read_up_to_there(
-    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_cut_off_at_any_byte_is_read_up_to_there(tmp_path, seed, monkeypatch) -> None:
     monkeypatch.setattr("tunelight.record.record._LONG", seed % 2 * 4096)  # with a snapshot, which grows
     rng = random.Random(seed)
     lines = list(events(rng))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,57 +17,39 @@ from tests.differential import disturbances
 from tests.differential.grammar import Program, plainest
 from tests.differential.observe import Observer, Recorder, maker, observed
 from tests.differential.reference import load
+from tests.kit.programs import python
 from tunelight.compat.lightning import Callback
 from tunelight.errors import PreemptedError
 from tunelight.settings.backends import BACKENDS
 
-ROOT = Path(__file__).parents[2]
-
-
-def _any(program: Program) -> bool:
-    return True
-
 
 @dataclass(frozen=True)
 class Way:
-    """One way.
-
-    Attributes:
-        train: trains programs, given their folders and one for sweeps; outcomes go to the way's folder in each.
-        reference: the folder with the outcome to compare with: "wanted" is that of Lightning's DDP with two processes,
-            "one" with one, "process" of a Trainer without a strategy, others are ways.
-        on: what is compared: "ranks" is everything on each rank, "driver" what a program has on rank 0, "end" only the
-            state that a disturbed training comes to.
-        allows: tells whether a program can be trained in this way.
-        tolerance: of numbers.
-    """
+    """How to train programs, which of them it allows, and the tolerance of the numbers that come of it."""
 
     train: Callable[[Sequence[Path], Path], None]
+    """Takes their folders and one for sweeps; outcomes go to the way's folder in each."""
     reference: str = "wanted"
+    """The folder to compare with: "wanted" is that of Lightning's DDP with two processes, "one" with one, "process" of
+    a Trainer without a strategy, others are ways."""
     on: str = "ranks"
-    allows: Callable[[Program], bool] = _any
+    """What is compared: "ranks" is everything on each rank, "driver" what a program has on rank 0, "end" only the
+    state that a disturbed training comes to."""
+    allows: Callable[[Program], bool] = lambda program: True
     tolerance: float = 1e-6
-
-
-# --- what to compare with ------------------------------------------------------------------------------------
 
 
 def by_lightning(folders: Mapping[str, Sequence[Path]], package: str) -> None:
     """Train the programs of each reference by Lightning; see :mod:`tests.differential.reference`."""
-    environment = os.environ | {"TUNELIGHT_LIGHTNING": package, "OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        [sys.executable, "-m", "tests.differential.reference", json.dumps(folders, default=str)],
-        cwd=ROOT, env=environment, timeout=60 + 60 * sum(map(len, folders.values())), capture_output=True, check=True,
-    )  # fmt: skip
+    command, limit_s = ("-m", "tests.differential.reference"), 60 + 60 * sum(map(len, folders.values()))
+    words, more = json.dumps(folders, default=str), {"TUNELIGHT_LIGHTNING": package, "OMP_NUM_THREADS": "1"}
+    python(*command, words, limit_s=limit_s, env=os.environ, **more)
 
 
 def _options(backend: str, unused: bool) -> dict[str, Any]:
     """Return a strategy's arguments. ``unused``: whether the module leaves parameters unused."""
     known: dict[str, dict[str, Any]] = {"ddp": {"find_unused_parameters": unused}, "sharded": {"min_sharded": 1}}
     return known.get(backend, {})
-
-
-# --- trials --------------------------------------------------------------------------------------------------
 
 
 class Report(tl.TuneReportCheckpointCallback):
@@ -157,17 +137,14 @@ def _run(space: dict[str, Any], arguments: dict[str, Any]) -> tl.SweepResults:
         return error.results or tl.SweepResults.load(Path(arguments["storage"], arguments["name"]))
 
 
-NO_METRIC: Final = ("_tunelight", "time", "epoch", "config")
-"""What begins like this in a report is no metric of the program."""
-
-
 def _write_reports(folder: Path, history: Sequence[dict[Any, Any]]) -> None:
     """Write the metrics of reports: a plain Tuner adds its own, and NaN where a report lacks one of another's."""
+    others = ("_tunelight", "time", "epoch", "config")  # what begins like this is no metric of the program
     kept = [
         {
             key: value
             for key, value in report.items()
-            if not key.startswith(NO_METRIC) and isinstance(value, float) and not math.isnan(value)
+            if not key.startswith(others) and isinstance(value, float) and not math.isnan(value)
         }
         for report in history
     ]
@@ -212,9 +189,6 @@ def by_parts(folders: Sequence[Path], storage: Path) -> None:
 def _has_parts(program: Program) -> bool:
     plain = program["runs"] == "fit" and program["val_loaders"] == 1
     return bool(plain and program["data_as"] != "loaders" and program["net"] != "unused")
-
-
-# --- drivers -------------------------------------------------------------------------------------------------
 
 
 def by_driver(way: str, backend: str = "ddp", *, workers: int = 2) -> Callable[[Sequence[Path], Path], None]:

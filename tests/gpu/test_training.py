@@ -72,9 +72,7 @@ def plain(device: Device) -> Plain:
         pytest.param(2, "sharded", 1, id="two GPUs, sharded", marks=pytest.mark.multi),
     ],
 )
-def test_a_gang_learns_what_a_plain_process_does(  # noqa: PLR0917 - a gang each
-    sweep: Sweep, device: Device, plain: Plain, workers: int, backend: str, share: float
-) -> None:
+def test_a_gang_learns_what_a_plain_process_does(sweep, device, plain, workers, backend, share):  # noqa: PLR0917 - a gang each
     alone = (workers, backend) == (1, "ddp")
     configs = configs_of(device)[: -1 if alone else 2]
     results = sweep(space(device), in_a_trial, configs, workers=workers, backend=backend, **device.each(share))

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import tunelight as tl
-from tests.kit.training import note, trainer
+from tests.kit.training import Line, note, trainer
 from tunelight.compat.lightning import Callback, pl
 from tunelight.session.session import get_session
 
@@ -35,23 +35,17 @@ class Layers(torch.nn.Module):
         return self.last(torch.nn.functional.gelu(self.first(x)))
 
 
-class Net(pl.LightningModule):
+class Net(Line):
     """A net without dropout and BatchNorm: halves of a batch teach it what the whole does."""
 
+    net: Any
+
     def __init__(self, lr: float, compiler: str = "") -> None:
-        super().__init__()
+        super().__init__(lr)
         torch.manual_seed(SEED)
-        self.lr = lr
         self.net = Layers()
         if compiler:
             self.net.compile(backend=compiler)
-
-    def training_step(self, batch: Any, _: int) -> torch.Tensor:
-        return torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
-
-    def validation_step(self, batch: Any, _: int) -> None:
-        loss = torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
-        self.log("val_loss", loss, sync_dist=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)
@@ -99,9 +93,7 @@ def alone(config: dict[str, Any]) -> list[float]:
 class Seen(Callback):
     """Writes down what a rank trains on: where, by which process group, and how it holds its parameters."""
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         if trainer.global_step:
             return
         parameters = sorted({type(one).__name__ for one in pl_module.parameters()})

@@ -29,9 +29,7 @@ class Signalled(Callback):
     def __init__(self, record: Path, number: signal.Signals) -> None:
         self.record, self.number = record, number
 
-    def on_trial_result(
-        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
-    ) -> None:
+    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
         if trial.trial_id.endswith("1") and result["training_iteration"] == 2:
             end = time.monotonic() + 60
             store = stores.store_of(self.record)

@@ -13,8 +13,8 @@ import pytest
 import tunelight as tl
 from tests import flavours
 from tests.kit import programs
+from tests.kit.programs import ROOT
 
-ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "build" / "packages"
 INSTALL_LIMIT_S, RUN_LIMIT_S = 1200, 900
 install = runpy.run_path(str(ROOT / "scripts" / "install.py"))["install"]

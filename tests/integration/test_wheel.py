@@ -163,8 +163,8 @@ def test_a_first_sweep_by_commands(installed, tmp_path):
     packed = page.partition('id="run-plotly">')[2].partition("</script>")[0]
     assert b"plotly.js v" in gzip.decompress(base64.b64decode(packed))
 
-    tunelight = [str(installed.folder / "bin" / "tunelight")]
-    with serving(sweep / "tunelight_runs", program=tunelight, env=installed.env) as served:
+    alone = ("env", "-i", "PYTHONUNBUFFERED=1", *(f"{name}={value}" for name, value in installed.env.items()))
+    with serving(sweep / "tunelight_runs", program=(*alone, str(installed.folder / "bin" / "tunelight"))) as served:
         page = served.ask("/sweep/first").text
         fetched = {path.rpartition("/")[2]: served.ask(path).text for path in re.findall(r'"(/static/[^"]+)"', page)}
     assert {"page.css", "page.js", "sweep.js"} <= fetched.keys()

@@ -110,9 +110,7 @@ class GangContract:
         assert saved.checkpoint is not None
         assert saved.checkpoint.number == 1
 
-    def test_finish_waits_for_a_checkpoint_that_is_being_written_and_hands_over_what_came(
-        self, gang: Any, tmp_path: Path
-    ) -> None:
+    def test_finish_waits_for_a_checkpoint_that_is_being_written_and_hands_over_what_came(self, gang, tmp_path) -> None:
         gang.start(*self.task(tmp_path, saving, seconds=1.5))
         gang.next_event(30)
         (wrote,) = [event for event in gang.finish(0.1) if isinstance(event, Saved)]

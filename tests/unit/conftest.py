@@ -1,11 +1,11 @@
-"""Fixtures: a sweep of fake trials; machines that share nothing but a store, played by one process."""
+"""Fixtures: a sweep of fake trials; a space's file; machines that share nothing but a store, played by one process."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,18 @@ def sweep(tmp_path: Path) -> Iterator[Sweep]:
     made = Sweep(tmp_path)
     yield made
     made.callback.close()
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], Path]:
+    """Return a function that writes a search space's file, and returns it."""
+
+    def wrote(text: str) -> Path:
+        path = tmp_path / "space.yaml"
+        path.write_text(text)
+        return path
+
+    return wrote
 
 
 @pytest.fixture

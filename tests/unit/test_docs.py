@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import runpy
-from pathlib import Path
 
 import pytest
 import yaml
@@ -58,16 +57,14 @@ def test_commands_are_known_with_their_options(block):
 
 
 @pytest.mark.parametrize("block", of_language("yaml"), ids=str)
-def test_a_space_in_yaml_is_one(block, tmp_path):
+def test_a_space_in_yaml_is_one(block, write):
     if "as" in block.notes:
         assert block.notes["as"] in preludes.YAML_KINDS, f"{block}: nothing loads {block.notes['as']!r}"
         assert isinstance(yaml.safe_load(block.text), dict)
         if block.notes["as"] == "wandb":
             assert isinstance(yaml.safe_load(block.text)["parameters"], dict)
         return
-    path = Path(tmp_path, "space.yaml")
-    path.write_text(preludes.YAML.get(block.notes.get("prelude", ""), "") + block.text)
-    space = tl.SearchSpace.of(path)
+    space = tl.SearchSpace.of(write(preludes.YAML.get(block.notes.get("prelude", ""), "") + block.text))
     space.check_constraints()
     assert space.describe()
 

@@ -293,12 +293,8 @@ def test_an_error_of_the_code_that_is_none_of_the_write_is_raised(tmp_path: Path
     assert one.notes == []
 
 
-def write(trial: Path, number: int, value: float | None = None, text: str = "weights") -> CheckpointInfo:
-    return written_checkpoint(trial, number, value=value, text=text)
-
-
 def test_a_corrupt_file_is_passed_over_and_without_a_whole_one_there_is_none(tmp_path: Path) -> None:
-    first, second = write(tmp_path, 1), write(tmp_path, 2)
+    first, second = written_checkpoint(tmp_path, 1), written_checkpoint(tmp_path, 2)
     Path(second.path).write_text("weightz")
     found, warning = checkpoints.resume_point(tmp_path)
     assert found == first
@@ -316,9 +312,9 @@ def test_a_corrupt_file_is_passed_over_and_without_a_whole_one_there_is_none(tmp
 
 
 def test_a_trial_that_failed_goes_on_from_its_newest_but_never_from_before_its_last_start(tmp_path: Path) -> None:
-    own = [write(tmp_path, number) for number in (1, 2, 3)]
+    own = [written_checkpoint(tmp_path, number) for number in (1, 2, 3)]
     (tmp_path / "other").mkdir()
-    others = write(tmp_path / "other", 2)  # as a copy of another trial's weights is, say
+    others = written_checkpoint(tmp_path / "other", 2)  # as a copy of another trial's weights is, say
     assert checkpoints.resume_point(tmp_path, 3, None) == (own[2], None)
     assert checkpoints.resume_point(tmp_path, 2, None) == (own[1], None)
     assert checkpoints.resume_point(tmp_path, 2, others) == (others, None)
@@ -327,7 +323,7 @@ def test_a_trial_that_failed_goes_on_from_its_newest_but_never_from_before_its_l
 
 
 def test_what_a_killed_worker_was_writing_is_no_checkpoint_and_removed(tmp_path: Path) -> None:
-    info = write(tmp_path, 1)
+    info = written_checkpoint(tmp_path, 1)
     checkpoints.temp_path(CheckpointInfo(info.path.replace("000001", "000002"), 2), "start").write_text("half")
     assert checkpoints.find(tmp_path) == [info], "a draft is no checkpoint"
     later = Path(info.path).with_name(".report-000002.owner-2.ckpt.start.tmp")
@@ -367,7 +363,7 @@ def test_what_gangs_of_an_earlier_owner_make_after_they_were_succeeded_does_not_
 def test_a_pointer_finds_its_file_or_none_and_a_file_that_is_gone_is_not_whole(tmp_path: Path) -> None:
     checkpoints.write_pointer(tmp_path, None)
     assert checkpoints.read_pointer(tmp_path) is None
-    info = write(tmp_path, 1)
+    info = written_checkpoint(tmp_path, 1)
     checkpoints.write_pointer(tmp_path, info)
     assert checkpoints.read_pointer(tmp_path) == info
     Path(info.path).unlink()
@@ -378,7 +374,7 @@ def test_a_pointer_finds_its_file_or_none_and_a_file_that_is_gone_is_not_whole(t
 
 
 def test_a_real_copy_beside_the_pointer_comes_first_and_a_moved_folder_still_finds_its_checkpoints(tmp_path):
-    info = write(tmp_path / "a", 1)
+    info = written_checkpoint(tmp_path / "a", 1)
     target = tmp_path / "elsewhere"
     target.mkdir()
     checkpoints.write_pointer(target, info)

@@ -95,9 +95,8 @@ def test_a_sweep_file_that_would_take_all_memory_is_refused_at_once(tmp_path, te
     assert "unreadable" in call("ls", tmp_path).output
 
 
-def test_a_space_and_a_value_that_would_take_all_memory_are_refused_at_once(tmp_path):
-    space = tmp_path / "space.yaml"
-    space.write_text(f"space:\n  lr: {{uniform: [0, 1]}}\n{BOMB}")
+def test_a_space_and_a_value_that_would_take_all_memory_are_refused_at_once(tmp_path, write):
+    space = write(f"space:\n  lr: {{uniform: [0, 1]}}\n{BOMB}")
     assert "aliases stand for more than 10,000 values" in call("check", space, code=BAD_INPUT).stderr
     value: Any = "x={" + ", ".join(BOMB.splitlines()) + "}"
     assert "aliases stand for more than" in call("enqueue", foreign(tmp_path / "s"), value, code=BAD_INPUT).stderr

@@ -59,15 +59,13 @@ def test_a_misspelt_name_is_answered() -> None:
         API.unifrom  # noqa: B018 - it is asked for
 
 
-def test_no_scheduler_is_fifo_and_no_searcher_random(tmp_path: Path) -> None:
+def test_no_scheduler_is_fifo_and_no_searcher_random(write) -> None:
     from tunelight.schedulers.choose import build_scheduler
     from tunelight.searchers.choose import build_searcher
     from tunelight.searchers.random import RandomSearcher
     from tunelight.settings import Settings
 
-    file = tmp_path / "space.yaml"
-    file.write_text("space: {x: {uniform: [0, 1]}}\nmetric: loss\nscheduler:\nsearcher:\n")
-    space = tl.SearchSpace.load(file)
+    space = tl.SearchSpace.load(write("space: {x: {uniform: [0, 1]}}\nmetric: loss\nscheduler:\nsearcher:\n"))
     for given in (space.settings, {"metric": "loss", "scheduler": None, "searcher": None}):
         settings = Settings(**given)
         assert settings.scheduler == "fifo"  # as sweep.yaml will have it

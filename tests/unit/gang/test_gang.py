@@ -95,9 +95,7 @@ def test_a_gang_runs_until_its_last_event_is_read(two: Any) -> None:
     assert read == [Ended(1), *last]
 
 
-def test_a_worker_that_left_a_thread_is_ended_once_all_ranks_have_ended(
-    two: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_left_a_thread_is_ended_once_all_ranks_have_ended(two, monkeypatch) -> None:
     """Rank 0's process serves the store from which the others may read their last decision."""
     gang, polls, _ = two
     monkeypatch.setattr(gang, "lose", lose := mock.Mock())
@@ -169,9 +167,6 @@ def test_rank_0_hurries_once_the_others_have_heard_however_late_they_answer(two:
     assert [call.rank for call in polls.asked[4:]] == [0, 0], "told to hurry, and asked for the next events"
 
 
-# --- reports that need no answer are sent together, and nothing that someone waits for is held back -------
-
-
 @pytest.fixture
 def box(monkeypatch: pytest.MonkeyPatch) -> TrialBox:
     """A box whose trial has just begun, and trains to report 8 without an answer."""
@@ -204,9 +199,7 @@ def test_reports_are_sent_with_the_first_event_that_someone_waits_for(box: Trial
     assert events[2] == urgent
 
 
-def test_a_report_after_a_pause_is_sent_at_once_and_those_after_it_in_time(
-    box: TrialBox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_after_a_pause_is_sent_at_once_and_those_after_it_in_time(box, monkeypatch) -> None:
     monkeypatch.setattr(worker, "_LINGER_S", 0.2)
     time.sleep(0.25)
     box.events.put(Report(2, {}))
@@ -246,9 +239,6 @@ def test_what_a_worker_says_of_its_meeting_is_kept_unless_another_one_is_gone(mo
     with pytest.raises(GangError) as caught:
         Gang(GangSpec(Reservation(2)), None)._gather([error, "joined"], 1.0, "its ranks to meet")
     assert (str(caught.value), caught.value.cause) == ("Rank 1 cannot reach rank 0", cause)
-
-
-# --- what a seat sends its worker, and the end of a worker's process, with real ones
 
 
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"

@@ -45,17 +45,13 @@ def said(posted: list[Text]) -> str:
         (["\rEpoch 0: 100%", "\n", "done\n"], "\rEpoch 0: 100%\n[1] done\n"),
     ],
 )
-def test_whole_lines_come_with_their_rank_and_progress_bars_as_they_are_drawn(
-    stream: RankStream, posted: list[Text], pieces: list[str], comes: str
-) -> None:
+def test_whole_lines_come_with_their_rank_and_progress_bars_as_they_are_drawn(stream, posted, pieces, comes) -> None:
     for piece in pieces:
         stream.write(piece)
     assert said(posted) == comes
 
 
-def test_what_has_no_line_end_is_not_lost_and_a_stream_is_the_terminal_that_the_driver_has(
-    stream: RankStream, posted: list[Text]
-) -> None:
+def test_what_has_no_line_end_is_not_lost_and_a_stream_is_the_terminal_that_the_driver_has(stream, posted) -> None:
     stream.write("the last")
     stream.finish()
     assert said(posted) == "[1] the last\n"
@@ -146,9 +142,7 @@ def print_in_every_way() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_trial_s_log_or_the_driver_has_what_libraries_and_child_processes_print(
-    tmp_path: Path, posted: list[Text]
-) -> None:
+def test_a_trial_s_log_or_the_driver_has_what_libraries_and_child_processes_print(tmp_path, posted) -> None:
     wanted = {
         "a child's line", "a child's warning", "half a line", "bytes", "a library's line", "C has kept this",
         "to a stream", "a command in a shell", "a fork's line", "its own line",
@@ -164,9 +158,7 @@ def test_a_trial_s_log_or_the_driver_has_what_libraries_and_child_processes_prin
     assert all(line.startswith("[3] ") for line in lines)
 
 
-def test_what_is_printed_goes_to_the_log_once_and_to_the_process_s_own_output_and_stays_open_nowhere(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_printed_goes_to_the_log_once_and_to_the_process_s_own_output_and_stays_open_nowhere(tmp_path, capfd):
     before = sorted(Path("/proc/self/fd").iterdir())
     files = [os.fstat(number).st_ino for number in (1, 2)]
     with to_trial_log(str(tmp_path), 0, verbose=1):

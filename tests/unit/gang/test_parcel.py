@@ -227,9 +227,7 @@ def test_what_cannot_be_pickled_is_named(given, where, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_code_is_pickled_when_it_is_sent_and_named_with_its_size_where_it_takes_much_data_along(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_code_is_pickled_when_it_is_sent_and_named_with_its_size_where_it_takes_much_data_along(monkeypatch):
     captured: list[int] = []
     code = Code(_closing_over(captured))
     captured.append(1)
@@ -254,9 +252,6 @@ def test_modules_that_cloudpickle_sends_by_value_are_sent_so():
         ray.cloudpickle.unregister_pickle_by_value(module)
         del sys.modules[module.__name__]
     assert unpack(packed)() == 42
-
-
-# --- what training code finds in __main__ on a worker: the driver's script, as it would in a plain Python process
 
 
 SCRIPT = """

@@ -125,9 +125,7 @@ def test_each_rank_trains_on_the_gpu_that_ray_gave_it(meet: Any, meetings: Seque
         ("MIG-a MIG-b", {"backend": "horovod"}, "horovod"),
     ],
 )
-def test_ranks_on_instances_of_a_nodes_gpus_meet_by_gloo_unless_told_otherwise(
-    meet: Any, gpus: str, spec: Any, collectives: str
-) -> None:
+def test_ranks_on_instances_of_a_nodes_gpus_meet_by_gloo_unless_told_otherwise(meet, gpus, spec, collectives) -> None:
     """NCCL takes two instances of a GPU for the same GPU twice."""
     ranks = [Process(*gpu.split("@")) for gpu in gpus.split()]
     meet(ranks, **spec)
@@ -192,9 +190,7 @@ CPUS = SimpleNamespace(__version__="2.13.0+cpu", cuda=None, hip=None)
 
 @pytest.mark.parametrize(("build", "variable"), [(CUDA, "CUDA_VISIBLE_DEVICES"), (ROCM, "HIP_VISIBLE_DEVICES")])
 @pytest.mark.parametrize(("order", "then"), [(None, "PCI_BUS_ID"), ("FASTEST_FIRST", "FASTEST_FIRST")])
-def test_a_worker_shows_torch_its_place_s_gpus(
-    build: Any, variable: str, order: str | None, then: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_shows_torch_its_place_s_gpus(build, variable, order, then, monkeypatch) -> None:
     """A user's own CUDA_DEVICE_ORDER stays, for the numbers that Ray was started with count in it."""
     environ = {} if order is None else {"CUDA_DEVICE_ORDER": order}
     monkeypatch.setattr(os, "environ", environ)
@@ -216,9 +212,6 @@ def test_torch_has_to_be_built_for_the_gpu_that_a_worker_has_and_a_worker_to_hav
     # Where only its own environment hides GPUs, Ray names all that are listed to each worker: they would share one.
     with pytest.raises(GangError, match=r"1 GPU, and says that it is one of 2, 3, because CUDA_VISIBLE_DEVICES is set"):
         check_usable(("2", "3"), 1, CUDA)
-
-
-# --- places of ranks: GPUs, nodes, and bundles of a reservation -------------------------------------------
 
 
 def test_ranks_of_a_node_are_neighbours_and_horovod_is_told_where_each_is() -> None:

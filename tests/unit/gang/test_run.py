@@ -341,12 +341,7 @@ def test_a_trial_that_tune_has_ended_ends_at_once() -> None:
     assert gang.hurried == 1
 
 
-# --- nodes that are to be taken away: who is told, how often that is asked, and what a run does about it
-
-
-def test_a_head_without_a_driver_of_tunelights_asks_ray_every_two_seconds_for_its_own_nodes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_head_without_a_driver_of_tunelights_asks_ray_every_two_seconds_for_its_own_nodes(monkeypatch) -> None:
     monkeypatch.setattr(orders.ray, "is_initialized", lambda: True)
     gang: Any = SimpleNamespace(locations=[SimpleNamespace(node_id=node, hostname="host") for node in "abb"])
     drains, clock = mock.Mock(side_effect=[{"c": 7}, {"b": 0, "c": 7}, RuntimeError("no GCS")]), Clock(0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -46,9 +46,7 @@ def test_a_gang_does_not_hang_while_one_rank_finishes_batches_or_all_had_to_wait
         pytest.param(lambda rank: Sign(5, waits=rank != 0, begun=rank != 0), (0, 12), None, id="behind the loop"),
     ],
 )
-def test_of_ranks_that_finish_no_batch_the_one_that_holds_the_others_up_is_stuck(
-    sign: Callable[[int], Sign], times: Sequence[float], stuck: int | None
-) -> None:
+def test_of_ranks_that_finish_no_batch_the_one_that_holds_the_others_up_is_stuck(sign, times, stuck) -> None:
     signs = [(float(t), rank, sign(rank)) for t in times for rank in (0, 1)]
     assert heard(HangWatch(10), *signs).stuck([0, 1]) == stuck
 
@@ -90,9 +88,6 @@ def test_hooks_at_the_end_of_a_fit_are_behind_its_loop() -> None:
     assert not hooks.behind.pop("on_train_batch_end")
     assert len(hooks.behind) == 3
     assert all(hooks.behind.values())
-
-
-# --- which rank is slower than the others, and what is said about it --------------------------------------
 
 
 def windows(

@@ -84,9 +84,7 @@ def worker(place: None) -> Iterator[Any]:
     one.leave()
 
 
-def test_the_error_of_a_rank_is_told_before_nccl_has_ended_its_connections(
-    worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_error_of_a_rank_is_told_before_nccl_has_ended_its_connections(worker, tmp_path, monkeypatch) -> None:
     """They may end only once the head, by this error, has ended the other ranks of the node."""
     told = threading.Event()
 
@@ -165,9 +163,7 @@ def test_a_log_file_that_a_trial_opens_is_closed_at_its_end(worker: Any, tmp_pat
 
 
 @pytest.mark.parametrize("said", ["context has already been set", "'Net' is already registered in MODELS"])
-def test_an_error_of_a_call_that_works_once_in_a_process_says_that_workers_are_reused(
-    worker: Any, tmp_path: Path, said: str
-) -> None:
+def test_an_error_of_a_call_that_works_once_in_a_process_says_that_workers_are_reused(worker, tmp_path, said) -> None:
     def train(config: Any) -> None:
         raise RuntimeError(said)
 
@@ -175,8 +171,6 @@ def test_an_error_of_a_call_that_works_once_in_a_process_says_that_workers_are_r
     worker._reused = True  # as ``start`` notes of a worker that has had the task
     assert "reuse_gangs=False gives each trial new ones" in error_of(begin(worker, train, 2, tmp_path)).message
 
-
-# --- what trials leave on a GPU: real tensors of this process, and a torch.cuda that counts as it is told ----
 
 GB = 10**9
 DROP = SimpleNamespace  # a call without effect
@@ -322,9 +316,7 @@ def test_a_process_that_does_not_use_cuda_is_left_alone(share: float, device: in
 @pytest.mark.parametrize(
     ("share", "hook", "allowed"), [(0.5, None, 0.5), (1.0, None, 1.0), (1.0, 0.3, 0.3), (0.2, 0.3, 0.2)]
 )
-def test_each_trial_has_its_worker_s_part_of_the_gpu_whatever_an_earlier_one_set(
-    share: float, hook: float | None, allowed: float
-) -> None:
+def test_each_trial_has_its_worker_s_part_of_the_gpu_whatever_an_earlier_one_set(share, hook, allowed) -> None:
     """A smaller limit of ``init_hook``, on a GPU that other programs use, stays."""
     cuda = Cuda(used=hook is not None)
     if hook is not None:
@@ -336,9 +328,6 @@ def test_each_trial_has_its_worker_s_part_of_the_gpu_whatever_an_earlier_one_set
         cuda.set_per_process_memory_fraction(0.1, 3)  # the training code
         watched.left(DROP)
     assert {asked[2] for asked in cuda.asked if asked[0] == "fraction"} == {3}
-
-
-# --- a worker's trials, one after another in this process, and what each leaves on a GPU that counts live tensors
 
 
 class Live(Cuda):
@@ -394,9 +383,7 @@ def trial(mine: Any, place: None, tmp_path: Path) -> Iterator[Callable[..., tupl
     gc.unfreeze()
 
 
-def test_a_clean_up_or_an_end_that_fails_costs_the_worker_and_not_the_trial_whose_failure_is_told(
-    trial: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clean_up_or_an_end_that_fails_costs_the_worker_and_not_the_trial_whose_failure_is_told(trial, monkeypatch):
     def trains(config: Any) -> None:
         warnings.filters = tuple(warnings.filters)
 

@@ -169,9 +169,7 @@ def ended(tmp_path: Path) -> Ended:
     return run
 
 
-def test_a_stop_is_the_end_of_training_for_callbacks_data_and_loggers(
-    ended: Ended, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stop_is_the_end_of_training_for_callbacks_data_and_loggers(ended, capsys) -> None:
     hooks, words, _ = ended("asha")
     assert hooks == ["on_train_end", "on_fit_end", "teardown"]
     assert words == ["success"]
@@ -222,9 +220,7 @@ def test_an_error_is_an_exception_as_without_a_gang(ended: Ended) -> None:
 
 
 @pytest.mark.parametrize("fails", ["on_exception", "teardown"])
-def test_an_error_of_a_hook_behind_an_error_does_not_hide_it(
-    ended: Ended, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fails: str
-) -> None:
+def test_an_error_of_a_hook_behind_an_error_does_not_hide_it(ended, monkeypatch, capsys, fails) -> None:
     monkeypatch.setattr(Heard, fails, mock.Mock(side_effect=OSError("later")))
     _, words, _ = ended()
     assert words == ["failed"]

@@ -353,9 +353,6 @@ def test_parts_of_a_sweep_may_have_a_model_checkpoint(trial: Trial, tmp_path: Pa
     assert list((tmp_path / "own").iterdir())
 
 
-# --- from behind the last epoch of a fit, or behind the fit
-
-
 def test_a_report_at_the_fit_s_end_is_not_made_again_behind_it(trial: Trial) -> None:
     def train(*, behind: bool) -> None:
         kinds = tl.TuneReportCheckpointCallback, tl.TuneReportCallback
@@ -428,9 +425,7 @@ class Costly(Net):
         ([5, float("nan"), 7], {}, 1, [1, 3]),
     ],
 )
-def test_the_best_and_the_last_report_are_written_whatever_that_costs(
-    trial: Trial, losses: list[float], given: dict[str, Any], every_n: int, kept: list[int]
-) -> None:
+def test_the_best_and_the_last_report_are_written_whatever_that_costs(trial, losses, given, every_n, kept) -> None:
     def train() -> None:
         report = tl.TuneReportCheckpointCallback(every_n=every_n)
         trainer(len(losses), report, **given).fit(Costly(losses), loader(), loader())
@@ -455,9 +450,7 @@ def test_training_that_does_not_load_the_trial_s_checkpoint_fails(trial: Trial, 
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
-def test_a_branch_of_a_trial_that_was_stopped_early_trains_on_and_has_a_best_of_its_own(
-    trial: Trial, tmp_path: Path
-) -> None:
+def test_a_branch_of_a_trial_that_was_stopped_early_trains_on_and_has_a_best_of_its_own(trial, tmp_path) -> None:
     """Patience counts from its beginning, and its best file too; that of its parent stays."""
     losses: list[float] = [5, 4, 6, 6, 7, 7, 3, 9]
     kept: list[Any] = []
@@ -482,9 +475,7 @@ def test_a_branch_of_a_trial_that_was_stopped_early_trains_on_and_has_a_best_of_
     assert all(Path(one.best_model_path).exists() for one in kept)
 
 
-def test_a_branch_trains_on_with_its_own_rate_and_one_of_another_model_says_which_value_makes_it_so(
-    trial: Trial,
-) -> None:
+def test_a_branch_trains_on_with_its_own_rate_and_one_of_another_model_says_which_value_makes_it_so(trial) -> None:
     rates: list[float] = []
 
     def train() -> None:

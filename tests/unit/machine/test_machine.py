@@ -171,9 +171,7 @@ def listen() -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_stops_tune_and_says_so_and_the_second_ends_the_driver(
-    handlers: list[Any], number: signal.Signals
-) -> None:
+def test_the_first_signal_stops_tune_and_says_so_and_the_second_ends_the_driver(handlers, number: signal.Signals):
     said: list[str] = []
     with StopSignals(said.append) as signals:
         tune = listen()

@@ -65,9 +65,6 @@ def test_atomic_write_leaves_the_old_file_and_no_draft_when_it_fails(tmp_path, m
     assert list(tmp_path.iterdir()) == [path]
 
 
-# --- what a sweep was run with: command line without secrets, the state of the code, by trial -------------
-
-
 def test_git_s_commit_and_whether_files_differ_from_it(tmp_path, monkeypatch):
     assert git_state(tmp_path) is None
     (tmp_path / "a").write_text("1")
@@ -101,9 +98,6 @@ def test_a_trial_knows_the_runs_that_trained_it(tmp_path):
     second.end()
     trials = SweepResults.load(tmp_path).trials
     assert [[run["command"] for run in trial.runs] for trial in trials] == [[["one"]], [["one"], ["two"]]]
-
-
-# --- record: sweeps are deleted and renamed, and only sweeps that nobody runs -----------------------------
 
 
 @pytest.fixture

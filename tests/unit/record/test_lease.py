@@ -45,9 +45,6 @@ def elsewhere(folder: Path, generation: int = 1, **fields: Any) -> Owner:
     return owner
 
 
-# --- on one machine ---------------------------------------------------------------------------------------
-
-
 def test_a_second_driver_is_refused_until_the_first_is_killed_also_while_nobody_has_asked_how_that_ended(
     tmp_path, monkeypatch
 ):
@@ -80,9 +77,6 @@ def test_a_lease_ends_also_with_an_error_and_with_a_process_whose_id_another_one
         assert lease.generation == 3
     with pytest.raises(StorageError, match="cannot be written"), leased(tmp_path / "none"):
         pass
-
-
-# --- on several -------------------------------------------------------------------------------------------
 
 
 def test_a_driver_elsewhere_is_waited_for_until_it_is_seen_to_live_or_has_been_silent(tmp_path, monkeypatch):

@@ -102,9 +102,6 @@ def test_repair_keeps_whole_lines_and_the_damaged_file(sweep):
     assert storage.repair(sweep.folder) is None
 
 
-# --- what the record keeps for those who look: who was trained where, what happened when, where the rungs lie
-
-
 def test_a_gang_is_recorded_each_time_that_it_is_told_also_by_a_trial_that_failed_before_a_report(sweep: Sweep) -> None:
     gang = {"gang": "g1", "nodes": ["a#1", "b#2"], "warm": True, "began": 1000.0, "ready": 1001.0}
     trial = sweep.run()
@@ -145,9 +142,7 @@ def test_moves_notes_and_events_are_told_with_their_time(sweep: Sweep) -> None:
         (GangScheduler(), None),
     ],
 )
-def test_a_schedulers_rungs_and_the_end_of_its_budget_are_in_the_record(
-    tmp_path: Path, scheduler: Any, rungs: Any
-) -> None:
+def test_a_schedulers_rungs_and_the_end_of_its_budget_are_in_the_record(tmp_path, scheduler, rungs) -> None:
     budget_s = None if rungs is None else 60
     RecordCallback(tmp_path, scheduler=scheduler, metric="loss", budget_s=budget_s, clock=lambda: 100.0).close()
     told = read_record(tmp_path).sweep
@@ -168,9 +163,7 @@ def test_a_row_does_not_contradict_itself(outcome: storage.Outcome) -> None:
 # --- commands to a sweep that runs: a file that any process appends to, and its driver reads --------------
 
 
-def test_a_driver_reads_what_is_for_it_once_and_in_order_whatever_clocks_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_reads_what_is_for_it_once_and_in_order_whatever_clocks_say(tmp_path, monkeypatch) -> None:
     before, me = Owner(1, "old", 7), Owner(2, "node-1", 8)
     send(tmp_path, "stop", driver=before)
     reader = CommandReader(tmp_path, me)
@@ -186,9 +179,7 @@ def test_a_driver_reads_what_is_for_it_once_and_in_order_whatever_clocks_say(
     assert reader.drain() == []
 
 
-def test_a_line_that_is_being_written_is_read_when_it_is_whole_and_what_is_no_command_is_left_out(
-    tmp_path: Path,
-) -> None:
+def test_a_line_that_is_being_written_is_read_when_it_is_whole_and_what_is_no_command_is_left_out(tmp_path) -> None:
     reader = CommandReader(tmp_path)
     line = json.dumps({"id": "a", "do": "pause", "trial": None, "arguments": {}})
     path = tmp_path / COMMANDS_FILE

@@ -252,9 +252,6 @@ def test_a_trial_is_starting_until_its_head_announces_that_its_workers_have_met(
     assert sweep.state.trials["00001"].starting
 
 
-# --- why a trial was stopped or paused, in the record -----------------------------------------------------
-
-
 PLACE = "place 7 of 12 at rung 4; the best 3 go on"
 
 
@@ -273,9 +270,7 @@ def written(judged: Sweep, kind: str) -> list[Any]:
     return [line.get("why", "") for line in read_lines(judged.folder) if line["kind"] == kind]
 
 
-def test_a_stop_and_a_pause_are_recorded_with_their_reasons_and_one_that_ends_while_it_is_paused_with_the_last(
-    judged: Any,
-) -> None:
+def test_a_stop_and_a_pause_are_recorded_with_their_reasons_and_one_that_ends_while_it_is_paused_with_the_last(judged):
     stopped, goes_on, ended, kept = (judged.run(0.5) for _ in range(4))
     judged.reasons.update(dict.fromkeys(("00000", "00001", "00002", "00003"), PLACE))
     judged.report(stopped, 2, 0.5, done=True)
@@ -294,9 +289,7 @@ def test_a_stop_and_a_pause_are_recorded_with_their_reasons_and_one_that_ends_wh
     assert SweepResults.load(judged.folder).trial("00000").stop_reason == PLACE
 
 
-def test_a_stop_at_a_report_made_again_has_its_place_a_failure_no_reason_and_a_person_s_stop_its_own(
-    judged: Any,
-) -> None:
+def test_a_stop_at_a_report_made_again_has_its_place_a_failure_no_reason_and_a_person_s_stop_its_own(judged) -> None:
     again, failed, commanded = judged.run(0.5), judged.run(), judged.run()
     judged.reasons.update({"00000": PLACE, "00001": PLACE})
     judged.report(again, 1, 0.5, done=True)
@@ -306,9 +299,6 @@ def test_a_stop_at_a_report_made_again_has_its_place_a_failure_no_reason_and_a_p
     read = read_record(judged.folder).trials
     assert [trial.why for trial in read.values()] == [PLACE, None, "by command"]
     assert read["00001"].state == "DIVERGED"
-
-
-# --- what a population's changes leave: whose configuration held when, and the same scheduler again -----
 
 
 def test_the_best_configuration_is_the_one_that_the_best_report_was_trained_under(sweep: Sweep, tmp_path: Path) -> None:

@@ -237,9 +237,6 @@ def test_a_trial_that_has_ended_keeps_nobody_waiting(told: bool) -> None:
     assert population.chosen() is population.trials[0]
 
 
-# --- what is mutated, and how ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("value", "mutation", "resample", "expected"),
     [

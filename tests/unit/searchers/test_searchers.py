@@ -142,13 +142,8 @@ def test_wrong_ones_are_refused_before_anything_starts(tmp_path: Path, given: di
     assert list(tmp_path.iterdir()) == []
 
 
-# --- the grid ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("most", "more"), [(10, {}), (12, {"baselines": ({"x": 1, "y": 2},)}), (12, {})])
-def test_a_grid_says_where_it_is_cut_off(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, most: int, more: dict[str, Any]
-) -> None:
+def test_a_grid_says_where_it_is_cut_off(monkeypatch, caplog, most, more) -> None:
     monkeypatch.setattr(logging.getLogger("tunelight"), "propagate", True)
     space = SearchSpace({"x": tl.choice([1, 2, 3]), "y": tl.randint(0, 4)})
     assert build("grid", space, num_samples=most, **more).suggest("0") == {"x": 1, "y": 0}
@@ -255,9 +250,6 @@ def test_a_step_whose_multiples_round_over_a_bound_stays_within_it(name):
     assert (min(found) >= 13.5, max(found)) == (True, 13.7)
 
 
-# --- warm starts ------------------------------------------------------------------------------------------
-
-
 EARLIER = SearchSpace({"x": tl.uniform(0, 1), "z": tl.randint(0, 9)})
 
 
@@ -344,9 +336,6 @@ def test_a_trial_that_is_over_keeps_no_object_of_ray_s_and_no_statistics_and_sti
     again.last_result.update(done=True)
     search.on_trial_complete("00001", result=dict(again.last_result))
     assert again.last_result["done"]
-
-
-# --- which earlier sweeps a warm start stands for, and what the record says of them ---------------------
 
 
 def recorded(storage: Path, name: str, configs: Any = None, count: int = 6) -> Path:

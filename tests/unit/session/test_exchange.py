@@ -77,9 +77,6 @@ def test_who_refuses_keeps_its_configuration() -> None:
     assert config == {"lr": 0.1}
 
 
-# --- what rank 0 makes once for all ranks ----------------------------------------------------------------
-
-
 def makers(count: int = 2, aborted: str | None = None) -> list[MadeByRankZero]:
     control, given = MemoryControl(), dict[str, Any]()
     return [

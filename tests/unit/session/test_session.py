@@ -74,9 +74,7 @@ def saved_by(ranks: Ranks) -> list[Any]:
     return [event for event in ranks.events if isinstance(event, Saved)]
 
 
-def test_a_stop_is_raised_on_every_rank_at_the_same_report_and_again_where_training_code_swallowed_it(
-    tmp_path: Path,
-) -> None:
+def test_a_stop_is_raised_on_every_rank_at_the_same_report_and_again_where_training_code_swallowed_it(tmp_path) -> None:
     ranks = Ranks(tmp_path)
     ranks.mailboxes[0].put(Stop("asha"))
     assert [type(error) for error in ranks.report({"loss": 1})] == [TrialStopped, TrialStopped]
@@ -85,9 +83,7 @@ def test_a_stop_is_raised_on_every_rank_at_the_same_report_and_again_where_train
         ranks.sessions[0].context.report({"loss": 1})
 
 
-def test_reports_below_until_need_no_answer_and_the_next_one_waits_and_each_goes_out_once_from_rank_0(
-    tmp_path: Path,
-) -> None:
+def test_reports_below_until_need_no_answer_and_the_next_one_waits_and_each_goes_out_once_from_rank_0(tmp_path) -> None:
     ranks = Ranks(tmp_path, until=3)
     assert [ranks.report({"loss": loss}) for loss in (0.5, 0.4)] == [[None, None]] * 2
     threading.Timer(0.2, ranks.mailboxes[0].put, [Continue(until=9)]).start()
@@ -97,9 +93,7 @@ def test_reports_below_until_need_no_answer_and_the_next_one_waits_and_each_goes
 
 
 @pytest.mark.parametrize(("writes", "fits", "refused"), [(1, 0, True), (0, 0, False), (0, 1, True)])
-def test_a_save_says_whether_the_storage_refused_it_or_training_cannot_write(
-    tmp_path: Path, writes: int, fits: int, refused: bool
-) -> None:
+def test_a_save_says_whether_the_storage_refused_it_or_training_cannot_write(tmp_path, writes, fits, refused) -> None:
     """Where a fit reports without a writer, as a Trainer inside it does, the fit can write at another time."""
 
     full, ranks = mock.Mock(side_effect=OSError(28, "No space left on device")), Ranks(tmp_path)
@@ -162,9 +156,7 @@ def test_what_is_wrong_with_reports_is_said(tmp_path: Path) -> None:
     assert all(text in str(error) for text in ("'loss'", "acc, los", "Did you mean 'los'?"))
 
 
-def test_a_checkpoint_file_is_moved_into_the_trial_and_described_and_belongs_to_no_fit_before_it(
-    tmp_path: Path,
-) -> None:
+def test_a_checkpoint_file_is_moved_into_the_trial_and_described_and_belongs_to_no_fit_before_it(tmp_path) -> None:
     mine = tmp_path / "mine.ckpt"
     mine.write_text("weights")
     ranks = Ranks(tmp_path, until=None)
@@ -238,9 +230,7 @@ def test_callbacks_that_hold_a_session_can_be_copied(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failing", [{0}, {1}, {0, 1}])
-def test_a_checkpoint_of_which_the_storage_refuses_a_part_is_skipped_by_all_ranks(
-    tmp_path: Path, failing: set[int]
-) -> None:
+def test_a_checkpoint_of_which_the_storage_refuses_a_part_is_skipped_by_all_ranks(tmp_path, failing) -> None:
     ranks = Ranks(tmp_path, until=None)
 
     def report(rank: int) -> None:
@@ -278,9 +268,7 @@ def test_the_checkpoint_of_the_report_that_stops_a_trial_is_written_whatever_it_
     ("resumed", "told", "counted"),
     [(None, [0, 1, 2], [0, 1, 2]), (None, [1, 1, 2], [0, 0, 1]), (4, [6, 7], [5, 6]), (4, [5, 6], [5, 6])],
 )
-def test_epochs_that_training_code_counts_from_one_are_counted_as_lightnings(
-    tmp_path: Path, resumed: int | None, told: list[int], counted: list[int]
-) -> None:
+def test_epochs_that_training_code_counts_from_one_are_counted_as_lightnings(tmp_path, resumed, told, counted) -> None:
     resume = None if resumed is None else CheckpointInfo("x", 5, epoch=resumed)
     ranks = Ranks(tmp_path, size=1, until=None, resume=resume)
     assert ranks.sessions[0].context.resume == resume
@@ -300,9 +288,6 @@ def test_a_report_says_whether_a_checkpoint_could_be_written_and_has_a_note_once
     reports = [event for event in ranks.events if isinstance(event, Report)]
     assert [event.savable for event in reports] == [False, True, True]
     assert [event.notes for event in reports] == [("mind this",), (), ()]
-
-
-# --- a gang that has to leave does so at the end of the same training step on every rank, or at its next report
 
 
 def ordered(ranks: Ranks, *hurried: int) -> None:
@@ -348,9 +333,7 @@ def test_without_an_order_the_end_of_a_step_costs_no_message(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("apart", ["by steps", "by batches"])
-def test_ranks_that_are_apart_go_on_and_leave_at_the_next_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: str
-) -> None:
+def test_ranks_that_are_apart_go_on_and_leave_at_the_next_report(tmp_path, monkeypatch, apart) -> None:
     monkeypatch.setattr(boundary, "MEET_LIMIT_S", 1.0)
     ranks = Ranks(tmp_path, 2, until=None)
     ordered(ranks, 1, 0)
@@ -366,9 +349,7 @@ def test_ranks_that_are_apart_go_on_and_leave_at_the_next_report(
     assert [saved.checkpoint.number for saved in saved_by(ranks)] == [1]
 
 
-def test_rank_0_does_not_take_a_rank_for_there_that_has_gone_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rank_0_does_not_take_a_rank_for_there_that_has_gone_on(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(boundary, "MEET_LIMIT_S", 0.3)
     ranks = Ranks(tmp_path, 2, until=None)
     ordered(ranks, 1, 0)
@@ -432,9 +413,7 @@ def test_a_checkpoint_between_two_reports_leaves_training_as_it_was(tmp_path: Pa
     assert [event.number for event in ranks.events if isinstance(event, Report)] == [1, 2]
 
 
-def test_a_checkpoint_that_is_asked_for_is_no_reason_for_training_code_to_leave_but_an_order_behind_it_is(
-    tmp_path: Path,
-) -> None:
+def test_a_checkpoint_that_is_asked_for_is_no_reason_for_training_code_to_leave_but_an_order_behind_it_is(tmp_path):
     ranks = asked_to_save(tmp_path, 2)
     assert each(ranks, lambda _, boundary: [boundary.preempted() for _ in range(3)]) == [[False] * 3] * 2
     ordered(ranks, 1, 0)

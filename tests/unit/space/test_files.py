@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import jsonschema  # type: ignore[import-untyped] # its stubs are a package of their own
 import pytest
@@ -21,16 +20,6 @@ from tunelight.space.kinds import KINDS
 
 SHIPPED = ["cifar10_vit", "digits_cnn", "digits_mlp", "digits_vit", "mnist_mlp"]
 JUDGE = jsonschema.Draft202012Validator(schema())
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write(text: str) -> Path:
-        path: Path = tmp_path / "space.yaml"
-        path.write_text(text)
-        return path
-
-    return write
 
 
 def test_the_schema_that_ships_is_that_of_the_code_and_knows_every_setting_and_every_domain():

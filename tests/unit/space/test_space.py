@@ -51,13 +51,8 @@ def twice(config: dict[str, Any]) -> Any:
 
 
 @pytest.fixture
-def load(tmp_path):
-    def write(text: str, name: str = "space.yaml") -> tl.SearchSpace:
-        path = tmp_path / name
-        path.write_text(text)
-        return tl.SearchSpace.load(path)
-
-    return write
+def load(write):
+    return lambda text: tl.SearchSpace.load(write(text))
 
 
 def test_the_domains_are_ray_tunes_own():
@@ -92,9 +87,20 @@ def test_the_domains_are_ray_tunes_own():
         ({"lr": {"uniform": [0, float("inf")]}}, "lr: uniform's upper must be a number, not inf"),
         ({"lr": {"quniform": [0.1, 1, 0.25]}}, "lr: Ray Tune refuses quniform"),
         ({"lr": {"randn": [0, 0]}}, "lr: randn's sd must be more than 0"),
+        ({"a": 1, "b": {"fixed": 1, "when": {"c": 1}}}, "b: its `when`: the search space has no key 'c'.* has: a"),
+        ({"b": {"fixed": 1, "when": {"a": 1}}, "a": 1}, "b: its `when` names a, which does not stand above it"),
+        ({"a": {"fixed": 1, "when": {"a": 1}}}, "a: its `when` names a, which does not stand above it"),
+        ({"a": tune.choice(["sgd"]), "b": {"fixed": 1, "when": {"a": "sdg"}}}, "never is. Did you mean 'sgd'.*: sgd"),
+        ({"a": tune.uniform(0, 1), "b": {"fixed": 1, "when": {"a": 2}}}, "never is. It lies between 0 and 1"),
+        ({"a": tune.randint(1, 5), "b": {"fixed": 1, "when": {"a": 5}}}, "never is. It lies between 1 and 4, in steps"),
+        ({"a": {"wandb_parameter": {"distribution": "q_normal"}}, "b": {"fixed": 1, "when": {"a": "x"}}}, "never is"),
+        ({"a": tune.sample_from(lambda _: 2), "b": {"fixed": 1, "when": {"a": 2}}}, "which a function gives"),
+        ({"a": tune.choice([1]), "b": {"grid": [1], "when": {"a": 1}}}, "points of the grid would be missed"),
+        ({"a": {"fixed": 1, "when": "a"}}, "a: `when` maps other keys"),
+        ({"o": 1, "a": {"domain": tune.uniform(0, 1), "when": {"o": 1}}}, "a.when: `when` stands beside the name of"),
     ],
 )
-def test_what_is_no_space_names_the_key(domains, message):
+def test_what_is_no_space_or_has_a_condition_that_cannot_be_right_names_the_key(domains, message):
     with pytest.raises(SpaceError, match=message):
         tl.SearchSpace(domains)
 
@@ -257,27 +263,6 @@ KEYS = {
 def draws(space: tl.SearchSpace, count: int = 50) -> list[dict[str, Any]]:
     generator = rng()
     return [space.sample(generator, index % space.grid_size) for index in range(count)]
-
-
-@pytest.mark.parametrize(
-    ("domains", "message"),
-    [
-        ({"a": 1, "b": {"fixed": 1, "when": {"c": 1}}}, "b: its `when`: the search space has no key 'c'.* has: a"),
-        ({"b": {"fixed": 1, "when": {"a": 1}}, "a": 1}, "b: its `when` names a, which does not stand above it"),
-        ({"a": {"fixed": 1, "when": {"a": 1}}}, "a: its `when` names a, which does not stand above it"),
-        ({"a": tune.choice(["sgd"]), "b": {"fixed": 1, "when": {"a": "sdg"}}}, "never is. Did you mean 'sgd'.*: sgd"),
-        ({"a": tune.uniform(0, 1), "b": {"fixed": 1, "when": {"a": 2}}}, "never is. It lies between 0 and 1"),
-        ({"a": tune.randint(1, 5), "b": {"fixed": 1, "when": {"a": 5}}}, "never is. It lies between 1 and 4, in steps"),
-        ({"a": {"wandb_parameter": {"distribution": "q_normal"}}, "b": {"fixed": 1, "when": {"a": "x"}}}, "never is"),
-        ({"a": tune.sample_from(lambda _: 2), "b": {"fixed": 1, "when": {"a": 2}}}, "which a function gives"),
-        ({"a": tune.choice([1]), "b": {"grid": [1], "when": {"a": 1}}}, "points of the grid would be missed"),
-        ({"a": {"fixed": 1, "when": "a"}}, "a: `when` maps other keys"),
-        ({"o": 1, "a": {"domain": tune.uniform(0, 1), "when": {"o": 1}}}, "a.when: `when` stands beside the name of"),
-    ],
-)
-def test_a_condition_that_cannot_be_right_is_refused(domains, message):
-    with pytest.raises(SpaceError, match=message):
-        tl.SearchSpace(domains)
 
 
 def test_grid_points_that_conditions_and_constraints_leave_out_are_not_counted():

@@ -22,7 +22,6 @@ from tunelight.errors import CheckpointError, SettingsError
 from tunelight.extras.report.page import page
 from tunelight.extras.reproduce import _prepare
 from tunelight.gang.output import bring_home
-from tunelight.messages import CheckpointInfo
 from tunelight.record import read_sweep_file, write_sweep_file
 from tunelight.results import SweepResults
 from tunelight.settings import Settings
@@ -164,7 +163,7 @@ def test_a_trials_folder_is_brought_home_without_what_is_uploaded_when_it_is_wri
     for name in names:
         (trial / name).parent.mkdir(parents=True, exist_ok=True)
         (trial / name).write_text("stale")
-    whole = Path(checkpoint(trial, 2).path)
+    whole = Path(written_checkpoint(trial, 2).path)
     (draft := trial / "checkpoints/.report-000003.ckpt.x.tmp").touch()
     bring_home(str(trial), 0.0, over=True)
     store = there(trial)
@@ -174,13 +173,9 @@ def test_a_trials_folder_is_brought_home_without_what_is_uploaded_when_it_is_wri
     assert not whole.exists()
 
 
-def checkpoint(trial: Path, number: int, value: float | None = None, text: str = "weights") -> CheckpointInfo:
-    return written_checkpoint(trial, number, value=value, text=text)
-
-
 def test_a_checkpoint_is_found_and_opened_on_another_machine_and_fetched_anew_where_it_is_another(storage, machine):
     for number in (1, 2):
-        checkpoint(storage() / "s" / "t", number, text=f"weights {number}")
+        written_checkpoint(storage() / "s" / "t", number, text=f"weights {number}")
     assert len(list((storage() / "s" / "t" / checkpoints.FOLDER).glob("report-*.ckpt"))) == 1, "one is kept here"
     machine("second")
     trial = storage() / "s" / "t"
@@ -191,19 +186,19 @@ def test_a_checkpoint_is_found_and_opened_on_another_machine_and_fetched_anew_wh
     assert Path(last.path).is_relative_to(trial)
     assert checkpoints.fetch_local(last.path).read_text() == "weights 2"
     machine("first")
-    checkpoint(storage() / "s" / "t", 2, text="new")
+    written_checkpoint(storage() / "s" / "t", 2, text="new")
     machine("second")
     assert checkpoints.fetch_local(checkpoints.find(trial)[1].path).read_text() == "new"
 
 
 def test_a_checkpoint_that_is_made_again_counts_only_when_it_is_whole(storage, machine, monkeypatch):
     trial = storage() / "s" / "t"
-    checkpoint(trial, 1, text="one")
-    checkpoint(trial, 2, text="old")
+    written_checkpoint(trial, 1, text="one")
+    written_checkpoint(trial, 2, text="old")
     with monkeypatch.context() as dying:
         dying.setattr(checkpoints, "write_json", lambda *_: (_ for _ in ()).throw(SystemExit))  # killed after the push
         with pytest.raises(SystemExit):
-            checkpoint(trial, 2, text="new")
+            written_checkpoint(trial, 2, text="new")
     machine("second")
     last, _ = checkpoints.resume_point(storage() / "s" / "t")
     assert last is not None
@@ -213,9 +208,9 @@ def test_a_checkpoint_that_is_made_again_counts_only_when_it_is_whole(storage, m
 def test_only_older_checkpoints_are_forgotten_here_and_none_that_ranks_may_still_have_to_read(storage):
     trial = storage() / "s" / "t"
     folder = trial / checkpoints.FOLDER
-    first = checkpoint(trial, 1)
+    first = written_checkpoint(trial, 1)
     (folder / ".report-000003.ckpt.tmp").write_text("being written")
-    third = replace(checkpoint(trial, 2), number=3)
+    third = replace(written_checkpoint(trial, 2), number=3)
     assert {one.name for one in folder.glob("*report*") if one.suffix in (".ckpt", ".tmp")} == {
         "report-000002.ckpt", ".report-000003.ckpt.tmp",
     }  # fmt: skip
@@ -227,8 +222,8 @@ def test_only_older_checkpoints_are_forgotten_here_and_none_that_ranks_may_still
 
 
 def test_a_torn_checkpoint_is_passed_over_and_not_opened(storage, machine):
-    first = checkpoint(storage() / "s" / "t", 1)
-    second = checkpoint(storage() / "s" / "t", 2)
+    first = written_checkpoint(storage() / "s" / "t", 1)
+    second = written_checkpoint(storage() / "s" / "t", 2)
     there(storage()).write(Path(second.path), b"wei")
     machine("second")
     last, warning = checkpoints.resume_point(storage() / "s" / "t")
@@ -245,7 +240,7 @@ def test_a_torn_checkpoint_is_passed_over_and_not_opened(storage, machine):
 
 def test_checkpoints_are_pruned_in_the_store_but_for_those_that_are_pointed_at(storage, machine):
     trial = storage() / "s" / "t"
-    known = [checkpoint(trial, number, value=float(number)) for number in range(1, 7)]
+    known = [written_checkpoint(trial, number, value=float(number)) for number in range(1, 7)]
     pointer = trial / "checkpoint_000000"
     there(trial).write(pointer / checkpoints.POINTER, json.dumps(known[2].asdict()).encode())
     machine("second")

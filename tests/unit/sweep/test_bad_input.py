@@ -33,20 +33,6 @@ from tunelight.settings import Settings
 from tunelight.space.check import check_settings
 from tunelight.space.files import Loader, read_value
 
-Write = Callable[[str], Path]
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    """Write a space's file, and return it."""
-
-    def wrote(text: str) -> Path:
-        path = tmp_path / "space.yaml"
-        path.write_text(text)
-        return path
-
-    return wrote
-
 
 @pytest.mark.parametrize(
     ("text", "message"),
@@ -73,7 +59,7 @@ def write(tmp_path: Path) -> Write:
         ("parameters: {1: {value: 2}, [a]: {value: 3}}", "yaml"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_told(write: Write, text: str, message: str) -> None:
+def test_a_file_that_cannot_be_read_is_told(write: Any, text: str, message: str) -> None:
     with pytest.raises(SpaceError, match=message):
         tl.SearchSpace.load(write(text))
 
@@ -84,9 +70,7 @@ def test_a_value_that_is_no_yaml_is_a_value_error() -> None:
             read_value(text)
 
 
-def test_a_file_in_another_encoding_says_which_is_wanted_and_a_name_that_no_file_can_have_is_unknown(
-    tmp_path: Path,
-) -> None:
+def test_a_file_in_another_encoding_says_which_is_wanted_and_a_name_that_no_file_can_have_is_unknown(tmp_path) -> None:
     path = tmp_path / "space.yaml"
     path.write_bytes("space: {größe: 1}".encode("latin-1"))
     with pytest.raises(SpaceError, match="Save it as text in UTF-8"):
@@ -143,9 +127,7 @@ def test_a_mistyped_number_of_workers_is_told_at_once() -> None:
         ("trainer_args:\n  strategy: ddp\n", "yaml:2:3: The Trainer gets strategy='ddp'"),
     ],
 )
-def test_an_argument_that_the_trainer_is_not_to_have_is_told_with_its_place(
-    write: Write, lines: str, says: str
-) -> None:
+def test_an_argument_that_the_trainer_is_not_to_have_is_told_with_its_place(write, lines, says) -> None:
     rest = "model: tunelight.extras.digits:DigitsClassifier\nmetric: loss\n"
     space = tl.SearchSpace.load(write(lines + rest + "space: {model.lr: 0.1}\n" * ("space" not in lines)))
     with pytest.raises(TunelightError, match=says):
@@ -190,9 +172,7 @@ def test_a_mistyped_value_is_told_where_it_is_given(make: Callable[[], object], 
 
 
 @pytest.mark.parametrize("domain", ["{min: 0, max: 1}", "{distribution: uniform, low: 0, high: 1}"])
-def test_two_fixed_values_that_look_like_bounds_are_warned_about_and_nested_keys_are_still_keys(
-    write: Write, domain: str
-) -> None:
+def test_two_fixed_values_that_look_like_bounds_are_warned_about_and_nested_keys_are_still_keys(write, domain) -> None:
     with pytest.warns(UserWarning, match=r"2:3: b: .* is read as fixed values. A domain .* is {uniform: \[0, 1\]}"):
         space = tl.SearchSpace.load(write(f"space:\n  b: {domain}\n"))
     assert tl.SearchSpace(space.describe()).describe() == space.describe()  # as a record is read back, without a word
@@ -246,9 +226,7 @@ def train(config: dict[str, Any]) -> None:
         ({"address": "127.0.0.1:1"}, ResourceError, "does not answer"),
     ],
 )
-def test_it_is_refused_with_a_sentence(
-    tmp_path: Path, given: dict[str, Any], error: type[TunelightError], says: str
-) -> None:
+def test_it_is_refused_with_a_sentence(tmp_path, given, error, says) -> None:
     folder, space = tmp_path / "new" / "folder", {"x": tl.uniform(0, 1)}
     settings: dict[str, Any] = {"search_space": space, "train": train, "metric": "loss", "storage": folder, **given}
     with pytest.raises(error, match=says):
@@ -270,9 +248,7 @@ def test_it_is_refused_with_a_sentence(
         ({"num_nodes": 2}, {}, "num_nodes=2.*say workers="),
     ],
 )
-def test_a_trainer_that_is_told_what_its_workers_are_not(
-    tmp_path: Path, args: dict[str, Any], more: dict[str, Any], says: str
-) -> None:
+def test_a_trainer_that_is_told_what_its_workers_are_not(tmp_path, args, more, says) -> None:
     told: dict[str, Any] = {"model": DigitsClassifier, "metric": "loss", "storage": tmp_path / "new", **more}
     with pytest.raises(SettingsError, match=says):
         tl.run({"model.lr": tl.uniform(0, 1)}, trainer_args=args, **told)

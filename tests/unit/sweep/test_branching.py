@@ -60,9 +60,7 @@ def test_a_branch_begins_with_a_copy_of_its_parents_newest_checkpoint(driver: An
     assert driver.file["num_samples"] == 9  # and not of the search
 
 
-def test_a_torn_checkpoint_is_passed_over_and_without_one_a_trial_cannot_be_branched(
-    driver: Driver, tmp_path: Path
-) -> None:
+def test_a_torn_checkpoint_is_passed_over_and_without_one_a_trial_cannot_be_branched(driver, tmp_path) -> None:
     driver.sweep.report(driver.first, 2, 0.4)
     written(tmp_path / "trial_00000", 1)
     Path(written(tmp_path / "trial_00000", 2).path).write_text("torn")
@@ -75,9 +73,7 @@ def test_a_torn_checkpoint_is_passed_over_and_without_one_a_trial_cannot_be_bran
     )
 
 
-def test_a_storage_that_does_not_answer_refuses_a_branch_and_ends_nothing(
-    driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_storage_that_does_not_answer_refuses_a_branch_and_ends_nothing(driver, tmp_path, monkeypatch) -> None:
     written(tmp_path / "trial_00000", 1)
     monkeypatch.setattr(checkpoints, "commit", mock.Mock(side_effect=OSError(28, "No space left on device")))
     said = "Trial 00000 cannot be branched now: OSError: [Errno 28] No space left on device"
@@ -85,9 +81,7 @@ def test_a_storage_that_does_not_answer_refuses_a_branch_and_ends_nothing(
     assert driver.added == []
 
 
-def test_the_searcher_does_not_learn_of_a_branch_which_is_none_of_num_samples_and_keeps_its_seed_in_its_name(
-    tmp_path: Path,
-) -> None:
+def test_the_searcher_does_not_learn_of_a_branch_which_is_none_of_num_samples_and_keeps_its_seed_in_its_name(tmp_path):
     searcher = Noting()
     search = queued(searcher, 1, longest=9)
     search.next_trial()

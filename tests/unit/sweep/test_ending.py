@@ -63,9 +63,7 @@ def test_after_sigterm_all_trials_leave_and_then_the_sweep_ends(driver: Leaving)
         assert (driver.steps(), trial.status) == (ends, "PAUSED")
 
 
-def test_a_trial_that_is_being_given_an_idle_head_leaves_once_it_has_it_or_when_the_time_is_over(
-    driver: Leaving,
-) -> None:
+def test_a_trial_that_is_being_given_an_idle_head_leaves_once_it_has_it_or_when_the_time_is_over(driver) -> None:
     driver.control.signals.received = signal.SIGTERM
     driver.trials[0].status = "PENDING"
     driver.scheduler.controller._resetting_trials.add(driver.trials[0])

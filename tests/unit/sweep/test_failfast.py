@@ -140,9 +140,7 @@ def test_1_ends_a_sweep_at_its_first_failure(sweep: Watched) -> None:
 
 
 @pytest.mark.parametrize("further", ["latncy", "val/acc"])
-def test_a_further_metric_that_nobody_reports_ends_the_sweep_and_a_nested_one_counts(
-    sweep: Watched, further: str
-) -> None:
+def test_a_further_metric_that_nobody_reports_ends_the_sweep_and_a_nested_one_counts(sweep, further) -> None:
     sweep.watch(metrics=("loss", further))
     for trial in sweep.begin(3):
         sweep.report(trial, 1, 0.5, own={"metrics": {"loss": 0.5, "latency": 3, "val": {"acc": 3}}})
@@ -167,9 +165,7 @@ def test_what_trials_reported_before_the_sweep_went_on_counts(sweep: Watched) ->
 
 
 @pytest.mark.parametrize(("ended", "again"), [("gave up", 4), (None, 1)])
-def test_the_trials_of_a_run_that_gave_up_go_on_and_a_failed_one_of_another_stays(
-    sweep: Watched, ended: str | None, again: int
-) -> None:
+def test_the_trials_of_a_run_that_gave_up_go_on_and_a_failed_one_of_another_stays(sweep, ended, again) -> None:
     trials = sweep.begin(4)
     for trial in trials[:3]:
         sweep.raises(trial)

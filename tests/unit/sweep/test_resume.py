@@ -210,9 +210,7 @@ def test_a_baseline_that_is_new_when_a_sweep_goes_on_is_tried_next(tmp_path: Pat
     assert driver.run(num_samples=7, resume=True, baselines=[{"x": 0.75}]) == [0.75, suggested[3]]
 
 
-def test_a_baseline_that_was_cut_off_before_its_turn_is_tried_when_the_sweep_goes_on_and_a_new_one_needs_room(
-    tmp_path: Path,
-) -> None:
+def test_a_baseline_that_was_cut_off_before_its_turn_is_tried_when_the_sweep_goes_on_and_a_new_one_needs_room(tmp_path):
     driver = Driver(tmp_path)
     baselines = [{"x": 0.5}, {"x": 0.5}, {"x": 0.25}]
     assert driver.run(1, num_samples=3, baselines=baselines) == [0.5]
@@ -236,9 +234,6 @@ def test_more_epochs_train_those_on_that_finished_and_fewer_are_refused(tmp_path
             past.check(SPACE, replace(settings, max_epochs=1), {})
 
 
-# --- repetitions: scheduler and searcher never learn of them
-
-
 def recorded(storage: Path, *, repetitions: int, cut: bool = False, **told: Any) -> Settings:
     """Record two trials, and repetitions of them in turn, the last of which may be cut off."""
     settings = asked(storage, num_samples=2, seed=1, searcher="tpe", **told)
@@ -259,9 +254,7 @@ def reopened(settings: Settings) -> Any:
         return sweeps._prepare(SPACE, settings, past, SweepControl())
 
 
-def test_a_repetition_that_was_cut_off_stays_so_where_none_are_wanted_and_repeated_baselines_count_once(
-    tmp_path: Path,
-) -> None:
+def test_a_repetition_that_was_cut_off_stays_so_where_none_are_wanted_and_repeated_baselines_count_once(tmp_path):
     settings = recorded(tmp_path, repetitions=2, cut=True, repeats=3)
     sweep = reopened(replace(settings, repeats=None, num_samples=3))
     assert sweep.start.again == {}
@@ -282,9 +275,7 @@ def test_a_repetition_that_was_cut_off_stays_so_where_none_are_wanted_and_repeat
         (4, False, False, None),
     ],
 )
-def test_a_resumed_sweep_knows_what_is_left(
-    tmp_path: Path, made: int, cut: bool, to_do: bool, following: tuple[str, int] | None
-) -> None:
+def test_a_resumed_sweep_knows_what_is_left(tmp_path, made, cut, to_do, following) -> None:
     sweep = reopened(recorded(tmp_path, repetitions=made, cut=cut, repeats=3))
     assert (sweep.start.created, sweep.state.suggested) == (2 + made, 2)
     assert sweep.to_do == to_do
@@ -305,9 +296,7 @@ def test_a_resumed_sweep_that_had_no_repeats_gets_them_and_the_number_of_folds_c
         reopened(replace(folded, repeats=None))
 
 
-def test_a_repetition_is_reproduced_on_its_fold_for_as_long_as_it_trained_and_not_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repetition_is_reproduced_on_its_fold_for_as_long_as_it_trained_and_not_repeated(tmp_path, monkeypatch):
     written = Writer(tmp_path, train=f"{__name__}:train", seed=7, num_samples=1, repeats={"folds": 3, "top": 1},
                      space={"lr": {"uniform": [0, 1]}})  # fmt: skip
     written.trial(0.5, 0.4)

@@ -113,18 +113,14 @@ def test_what_an_enqueued_configuration_leaves_out_is_as_in_the_best_trial(tmp_p
         ("branch", {"config": 3}, "Changes are a dict of keys and values, not 3."),
     ],
 )
-def test_what_cannot_be_done_is_refused_with_the_reason(
-    driver: Driver, do: str, arguments: dict[str, Any], why: str
-) -> None:
+def test_what_cannot_be_done_is_refused_with_the_reason(driver, do, arguments, why) -> None:
     carried_out, said = driver.told(do, **{"trial": "00000", **arguments})
     assert not carried_out
     assert why in said
     assert driver.search.total_samples == 4
 
 
-def test_a_grid_takes_no_other_configuration_and_a_trial_that_never_reported_is_removed_from_its_scheduler(
-    tmp_path: Path,
-) -> None:
+def test_a_grid_takes_no_other_configuration_and_a_trial_that_never_reported_is_removed_from_its_scheduler(tmp_path):
     seen: list[str] = []
     scheduler = GangScheduler()
     scheduler.on_trial_complete = lambda *_: seen.append("ended")  # type: ignore[method-assign]

@@ -154,9 +154,8 @@ def made(**more: Any) -> TuneUp:
     return TuneUp(**{**known, **more})
 
 
-def test_the_result_is_written_into_the_space_and_comments_stay(tmp_path):
-    path = tmp_path / "space.yaml"
-    path.write_text(SPACE)
+def test_the_result_is_written_into_the_space_and_comments_stay(write, tmp_path):
+    path = write(SPACE)
     made().write(path)
     text = path.read_text()
     for comment in ("# A space of a person's.", "# the rate", "# of the loader", "# for now", "# a comment", "# and a"):

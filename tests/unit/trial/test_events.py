@@ -92,9 +92,7 @@ def test_what_one_offers_another_adopts_in_place(make: Make, heads: Heads) -> No
 
 
 @pytest.mark.parametrize("by_disk", [False, True])
-def test_who_is_paused_after_adopting_leaves_what_it_became(
-    make: Make, heads: Heads, tmp_path: Path, by_disk: bool
-) -> None:
+def test_who_is_paused_after_adopting_leaves_what_it_became(make, heads, tmp_path, by_disk) -> None:
     parent, child = pair(make)
     child.decide(adopt(None if by_disk else parent, heads, number=1, until=1))
     child.save_checkpoint(str(tmp_path))
@@ -118,9 +116,7 @@ def test_what_does_not_fit_comes_by_way_of_the_disk(make: Make, heads: Heads, co
     assert "starts anew from a checkpoint of a" in result[RESULT_KEY]["notes"][0]
 
 
-def test_where_nothing_can_be_had_training_goes_on_as_it_was_says_so_and_pauses_as_it_was(
-    make: Make, tmp_path: Path
-) -> None:
+def test_where_nothing_can_be_had_training_goes_on_as_it_was_says_so_and_pauses_as_it_was(make, tmp_path) -> None:
     child: Any = make("b")
     child.step()
     child.decide(Adopt(None, {"lr": 2.0, "start": 0.0}, "a", "nowhere", until=2))
@@ -134,9 +130,7 @@ def test_where_nothing_can_be_had_training_goes_on_as_it_was_says_so_and_pauses_
     assert child._trial.next_start.config["lr"] == 1.0
 
 
-def test_an_error_on_the_way_of_a_decision_is_that_of_the_next_step(
-    make: Make, heads: Heads, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_on_the_way_of_a_decision_is_that_of_the_next_step(make, heads, monkeypatch) -> None:
     parent, child = pair(make, odd=1)
     find = checkpoints.find
 

@@ -130,9 +130,7 @@ def test_each_step_is_one_report_from_a_gang_that_the_first_one_starts_and_the_l
     assert not any(map(lists, results)), "Tune's logger for TensorBoard would try to draw it"
 
 
-def test_the_first_report_of_each_trial_tells_on_whom_it_trains_and_whether_that_is_warm(
-    make: Make, heads: Heads
-) -> None:
+def test_the_first_report_of_each_trial_tells_on_whom_it_trains_and_whether_that_is_warm(make, heads) -> None:
     one: Any = make(reporting)
     began = time.time()
     told = [one.step()[RESULT_KEY]["gang"] for _ in range(2)]
@@ -149,9 +147,7 @@ def test_the_first_report_of_each_trial_tells_on_whom_it_trains_and_whether_that
     assert result[RESULT_KEY]["gang"]["warm"] is False
 
 
-def test_a_gang_that_can_never_be_had_ends_the_trial_alone(
-    make: Make, heads: Heads, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gang_that_can_never_be_had_ends_the_trial_alone(make, heads, monkeypatch) -> None:
     def blocked(self: Any, size: int | None = None) -> None:
         self.met = False
         raise GangError("no answer, as of a port that a firewall blocks", "exception")
@@ -164,9 +160,7 @@ def test_a_gang_that_can_never_be_had_ends_the_trial_alone(
     assert one.step()["training_iteration"] == 1  # on another gang
 
 
-def test_a_failed_trial_is_tried_again_as_often_as_the_policy_says_and_ends_as_a_result_without_metrics(
-    make: Make,
-) -> None:
+def test_a_failed_trial_is_tried_again_as_often_as_the_policy_says_and_ends_as_a_result_without_metrics(make) -> None:
     failures = FailurePolicy(2, retry_exceptions=True, backoff_s=0)
     one = make(reporting, {"losses": [1.0], "error": ValueError("no more")}, reports_to="sweep", failures=failures)
     results = [one.step() for _ in range(2)]
@@ -212,9 +206,7 @@ def test_a_retry_goes_back_past_a_torn_checkpoint_and_says_so(make: Make, folder
 
 
 @pytest.mark.parametrize("heard", [0, 1])
-def test_a_trial_whose_head_was_lost_reports_again_what_its_driver_never_heard(
-    make: Make, heads: Heads, folder: Path, heard: int
-) -> None:
+def test_a_trial_whose_head_was_lost_reports_again_what_its_driver_never_heard(make, heads, folder, heard) -> None:
     lost = make(background, reports_to="sweep")
     for _ in range(heard + 1):
         lost.step()
@@ -229,9 +221,7 @@ NAN = float("nan")
 
 
 @pytest.mark.parametrize("good", [0, 1])
-def test_a_metric_that_is_or_becomes_nan_ends_the_trial_as_diverged_with_its_report(
-    make: Make, heads: Heads, good: int
-) -> None:
+def test_a_metric_that_is_or_becomes_nan_ends_the_trial_as_diverged_with_its_report(make, heads, good) -> None:
     """Also at the first report, before any scheduler is asked."""
     one = make(reporting, {"losses": [0.5] * good + [NAN, 0.1]}, reports_to="sweep", metric="loss")
     assert not any("done" in one.step() for _ in range(good))
@@ -300,9 +290,6 @@ def _listed(results: Any) -> list[dict[str, Any]]:
     return results if isinstance(results, list) else [results]
 
 
-# --- how a trial's end on its gang reaches Tune: a move to other nodes, a slow checkpoint, a worker that is replaced
-
-
 def leaving(config: dict[str, Any]) -> None:
     """Report 20 times; between reports 3 and 4, wait until the ranks are told to leave."""
     context, session = tl.get_context(), get_session()
@@ -328,9 +315,7 @@ class Drained:
         return Stop("Ray drains host#abcdef", save=True) if self.between else None
 
 
-def test_a_save_while_the_ranks_leave_a_drained_node_does_not_end_the_trial(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_save_while_the_ranks_leave_a_drained_node_does_not_end_the_trial(make, tmp_path, monkeypatch) -> None:
     Drained.between = []
     monkeypatch.setattr(trainable, "make_leave_check", lambda gang: Drained())
     one = make(leaving)
@@ -349,9 +334,6 @@ def test_a_trainable_is_named_after_its_train_function_as_tuner_restore_asks_and
         assert [gang_trainable(made).__name__ for _ in range(2)] == ["saving", "saving"]
     with pytest.raises(SettingsError, match="one metric"):
         gang_trainable(saving, metric=["loss", "latency"])  # type: ignore[arg-type]
-
-
-# --- which checkpoints a trial keeps, when Tune gets them, and which one a start continues from -----------
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
@@ -386,9 +368,7 @@ def test_the_checkpoint_that_a_start_continues_from_stays_while_a_rank_may_read_
     assert [info.number for info in checkpoints.find(folder)] == [5, 6]
 
 
-def test_plain_tune_saves_each_report_that_has_a_checkpoint_also_one_that_is_being_written_and_none_twice(
-    make: Make,
-) -> None:
+def test_plain_tune_saves_each_report_that_has_a_checkpoint_also_one_that_is_being_written_and_none_twice(make) -> None:
     assert SHOULD_CHECKPOINT not in make(reporting).step()
     one: Any = make(background)
     saved = []
@@ -417,9 +397,6 @@ def test_a_checkpoint_that_tune_asked_for_is_the_newest_of_an_ended_trial(make: 
     assert [info and info.number for info in map(checkpoints.read_pointer, pointers)] == [3, 3]
 
 
-# --- gangTrainable under a scheduler that pauses, grows and shrinks gangs, against a fake gang ------------
-
-
 @pytest.fixture
 def resized(make: Make) -> Any:
     """Make a trial of 2 to 8 workers that starts with 2."""
@@ -438,9 +415,7 @@ def grown(one: GangTrainable, size: int = 4) -> Any:
 
 
 @pytest.mark.parametrize(("asked", "possible"), [(4, 4), (1, 2), (99, 8)])
-def test_a_gang_is_asked_for_a_size_that_it_can_have_and_only_an_elastic_one(
-    resized: Any, make: Make, asked: int, possible: int
-) -> None:
+def test_a_gang_is_asked_for_a_size_that_it_can_have_and_only_an_elastic_one(resized, make, asked, possible) -> None:
     one: Any
     for one, wanted in ((resized(reporting), possible), (make(reporting), None)):
         one.step()
@@ -448,9 +423,7 @@ def test_a_gang_is_asked_for_a_size_that_it_can_have_and_only_an_elastic_one(
         assert one._gang.wanted == wanted
 
 
-def test_each_trial_starts_at_the_starting_size_and_its_gang_gives_back_what_it_has_grown_by(
-    resized: Any, heads: Heads
-) -> None:
+def test_each_trial_starts_at_the_starting_size_and_its_gang_gives_back_what_it_has_grown_by(resized, heads) -> None:
     one = resized(reporting)
     one.step()
     assert one._gang.wanted == 2
@@ -492,9 +465,7 @@ def test_a_trial_that_is_paused_ends_and_gives_back_and_could_go_on(resized: Any
     assert again["resumed"].endswith("report-000001.ckpt")
 
 
-def test_a_paused_trial_whose_checkpoint_is_gone_starts_from_scratch(
-    resized: Any, make: Make, heads: Heads, folder: Path
-) -> None:
+def test_a_paused_trial_whose_checkpoint_is_gone_starts_from_scratch(resized, make, heads, folder) -> None:
     one = resized(background)
     one.step()
     pointer = save(one, folder)
@@ -525,9 +496,6 @@ def test_a_branch_begins_with_its_copy_and_fails_where_that_is_torn_before_it_ha
         again.recover()
 
 
-# --- training code knows which training of its configuration it is, and which fold is its own -------------
-
-
 def where(config: dict[str, Any]) -> None:
     context = tl.get_context()
     tl.report({"loss": 1.0, "repetition": context.repetition, "fold": str(context.fold), "folds": str(context.folds)})
@@ -536,9 +504,7 @@ def where(config: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("repetition", "folds", "fold"), [(0, None, None), (2, None, None), (0, 3, 0), (2, 3, 2), (3, 3, 0)]
 )
-def test_a_trial_learns_its_repetition_and_fold_and_the_next_on_its_gang_its_own(
-    heads: Heads, repetition: int, folds: int | None, fold: int | None
-) -> None:
+def test_a_trial_learns_its_repetition_and_fold_and_the_next_on_its_gang_its_own(heads, repetition, folds, fold):
     spec = tasks.trial_spec(cloudpickle.dumps(where), folds=folds)
     heads.passed["00000"] = {"repetition": repetition}
     head = heads.make(make_trainable(spec), {"lr": 0.1})
@@ -547,9 +513,6 @@ def test_a_trial_learns_its_repetition_and_fold_and_the_next_on_its_gang_its_own
     head.step()
     heads.reset(head, {"lr": 0.1}, "00001")
     assert head.step()["repetition"] == 0
-
-
-# --- how long a trial has trained: one number of rank 0, that holds live, in a replay, after a resume, simulated
 
 
 def test_rank_0_counts_the_seconds_of_training_and_not_those_of_its_waits(tmp_path: Path) -> None:
@@ -587,9 +550,7 @@ def seconds(result: dict[str, Any]) -> float:
     return float(result[RESULT_KEY]["seconds"])
 
 
-def test_a_cold_trial_is_not_charged_its_gang_s_start_nor_a_paused_one_its_pause(
-    heads: Heads, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cold_trial_is_not_charged_its_gang_s_start_nor_a_paused_one_its_pause(heads, monkeypatch) -> None:
     heal = FakeGang.heal
 
     def slowly(self: FakeGang, size: int | None = None) -> None:

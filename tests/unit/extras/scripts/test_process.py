@@ -181,9 +181,7 @@ def found(script: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str
     return tuple(installed.current.found())
 
 
-def test_installed_are_python_s_own_the_environment_s_and_pip_s_and_no_sources_of_an_editable_one(
-    libraries: Path,
-) -> None:
+def test_installed_are_python_s_own_the_environment_s_and_pip_s_and_no_sources_of_an_editable_one(libraries) -> None:
     own = str(libraries.parent)
     beside = libraries.parent / "beside.py"
     assert [is_installed(file, own) for file in (os.__file__, pytest.__file__, str(beside))] == [True, True, False]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -15,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests.kit.programs import held
 
 
 @dataclass(frozen=True)
@@ -87,31 +88,15 @@ def serving(
     storage: Path,
     *options: str,
     program: Sequence[str] = (sys.executable, "-m", "tunelight"),
-    env: Mapping[str, str] | None = None,
 ) -> Iterator[Served]:
     """Run `tunelight serve` for a folder, on a port that no other test asks for."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [*program, "serve", str(storage), "--port", str(port), *options]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**(os.environ if env is None else env), "PYTHONUNBUFFERED": "1"},
-    )
-    try:
+    with held(*program, "serve", storage, "--port", str(port), *options, env={"PYTHONUNBUFFERED": "1"}) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert "http://" in line, line + process.stdout.read()
         yield Served(line.split()[-1], process)
-    finally:
         process.send_signal(signal.SIGINT)
-        try:
-            process.wait(10)
-        finally:
-            process.kill()
-            process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
+        process.wait(10)

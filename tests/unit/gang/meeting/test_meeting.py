@@ -147,9 +147,6 @@ def test_messages_are_deleted_once_every_rank_has_received_them():
     assert store.num_keys() < 5
 
 
-# --- ranks that look for one another before their backend does --------------------------------------------
-
-
 HERE = "127.0.0.1"
 NOWHERE = "127.0.0.2"
 
@@ -205,9 +202,6 @@ def test_nodes_that_reach_one_another_pass_and_who_cannot_reach_whom_is_said_on_
     assert "firewall" in apart
 
 
-# --- torch's process group of a gang, with a gang of one rank in this process -----------------------------
-
-
 @pytest.fixture(params=[None])
 def group(request: pytest.FixtureRequest) -> Iterator[TorchGroup]:
     """Return a group whose collectives have this limit."""
@@ -225,9 +219,7 @@ def test_a_collective_s_limit_reaches_the_process_group(group: TorchGroup, limit
     assert world._get_backend(torch.device("cpu")).options._timeout.total_seconds() == limit_s
 
 
-def test_a_group_is_kept_from_trial_to_trial_and_one_that_the_trial_destroys_is_freed_at_its_end(
-    group: TorchGroup,
-) -> None:
+def test_a_group_is_kept_from_trial_to_trial_and_one_that_the_trial_destroys_is_freed_at_its_end(group) -> None:
     """The reducer of a DDP model would free it with the GIL held, for which gloo's threads may wait."""
     world = weakref.ref(dist.group.WORLD)
     assert group.tidy()
@@ -239,9 +231,7 @@ def test_a_group_is_kept_from_trial_to_trial_and_one_that_the_trial_destroys_is_
 
 
 @pytest.mark.parametrize("backend", ["nccl", "cpu:gloo,cuda:nccl"])
-def test_a_group_of_nccl_s_is_left_without_its_peers_and_without_waiting(
-    group: TorchGroup, monkeypatch: pytest.MonkeyPatch, backend: str
-) -> None:
+def test_a_group_of_nccl_s_is_left_without_its_peers_and_without_waiting(group, monkeypatch, backend) -> None:
     """NCCL's abort, which this stands for, may wait for the other ranks of its node, or for a GPU."""
     asked, end = threading.Event(), threading.Event()
 
@@ -263,9 +253,6 @@ def test_a_group_of_nccl_s_is_left_without_its_peers_and_without_waiting(
     end.set()
     monkeypatch.setattr(torch_group, "_ABORT_LIMIT_S", 60)
     assert group.settle()
-
-
-# --- what a gang's ranks tell libraries that are used to torchrun -----------------------------------------
 
 
 def test_a_rank_is_told_its_place_and_the_gangs_store_as_by_torchrun_and_accelerate_of_cpus():

@@ -211,16 +211,11 @@ def test_borrowed_results_are_gone_once_the_rank_has_a_batch_of_its_own(join: An
 
 
 @pytest.mark.parametrize(("owned", "borrowing"), [(None, False), (True, False), (False, True)])
-def test_what_is_logged_at_the_end_is_left_out_of_a_rank_that_only_borrowed(
-    owned: bool | None, borrowing: bool
-) -> None:
+def test_what_is_logged_at_the_end_is_left_out_of_a_rank_that_only_borrowed(owned, borrowing) -> None:
     strategy: Any = RayStrategy(num_workers=2)
     strategy._owned = owned
     assert strategy._epoch_end(SimpleNamespace(_results=None), lambda: strategy.borrowing) is borrowing
     assert strategy.borrowing is False
-
-
-# --- which evaluation, and what the ranks do together -------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,7 @@ def ours(size: int, parts: DataParts, batch: int, drop_last: bool = False, start
 
 
 @given(sizes, worlds, worlds, batch_sizes, st.booleans())
-def test_fewer_workers_play_every_part_once_a_step(
-    size: int, whole: int, workers: int, batch: int, drop_last: bool
-) -> None:
+def test_fewer_workers_play_every_part_once_a_step(size, whole, workers, batch, drop_last) -> None:
     workers = min(workers, whole)
     full = [list(of_torch(size, whole, rank, batch, drop_last)) for rank in range(whole)]
     for worker in range(workers):
@@ -84,9 +82,7 @@ def test_another_size_goes_on_behind_the_last_sample(size: int, before: int, who
 
 
 @given(sizes, worlds, worlds, batch_sizes)
-def test_by_hand_each_rank_has_its_even_share_of_the_global_batch(
-    size: int, whole: int, workers: int, batch: int
-) -> None:
+def test_by_hand_each_rank_has_its_even_share_of_the_global_batch(size, whole, workers, batch) -> None:
     workers = min(workers, whole)
     full = [list(of_torch(size, whole, rank, batch)) for rank in range(whole)]
     if whole == workers:

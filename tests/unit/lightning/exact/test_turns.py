@@ -142,9 +142,6 @@ def test_several_loaders_of_different_lengths(fit: Fit, mode: str, stream: bool)
     same(fit, Two, data, 2, max_epochs=2)
 
 
-# --- what is logged -----------------------------------------------------------------------------------------
-
-
 class Heard(Callback):
     """What callbacks see after each batch."""
 
@@ -159,9 +156,7 @@ class Heard(Callback):
 @pytest.mark.filterwarnings("ignore:It is recommended to use .self.log")
 @pytest.mark.parametrize("turns", [2, 4, 8])
 @pytest.mark.parametrize("sync", [False, True])
-def test_what_is_logged_of_a_step_and_an_epoch_is_the_whole_batch_s_also_by_hooks(
-    fit: Fit, turns: int, sync: bool
-) -> None:
+def test_what_is_logged_of_a_step_and_an_epoch_is_the_whole_batch_s_also_by_hooks(fit, turns, sync) -> None:
     class Logs(TwoLayers):
         called = 0
 

@@ -214,9 +214,6 @@ def test_what_a_callback_or_logger_leaves_out_stays_on_its_side(kind: Any) -> No
     assert here.callbacks[0].lock.acquire(blocking=False)
 
 
-# --- weights into a model ---------------------------------------------------------------------------------
-
-
 def came_back(model: nn.Module) -> Any:
     return unpack_view(as_stored(pack_state(model.state_dict())))
 

@@ -60,9 +60,7 @@ def test_it_is_left_with_its_epoch_step_and_batches() -> None:
         ({}, {"callbacks": []}, 0),  # while a rate is sought, which no checkpoint should hold: the finder's are there
     ],
 )
-def test_it_is_not_left_where_it_could_not_go_on(
-    epochs: dict[str, Any], otherwise: dict[str, Any], validates: int
-) -> None:
+def test_it_is_not_left_where_it_could_not_go_on(epochs, otherwise, validates) -> None:
     fit = Fit(**epochs)
     vars(fit.trainer).update(otherwise)
     assert fit.step(validates) == []

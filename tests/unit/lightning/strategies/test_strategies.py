@@ -27,9 +27,6 @@ needs_horovod = pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod
 ALL = pytest.mark.parametrize("kind", [tl.RayStrategy, pytest.param(HOROVOD, marks=needs_horovod), SHARDED])
 
 
-# --- on a driver --------------------------------------------------------------------------------------------
-
-
 @ALL
 @pytest.mark.parametrize(
     ("given", "message"),
@@ -203,9 +200,6 @@ def test_a_trainer_of_the_other_lightning_says_how_to_choose(kind: Any) -> None:
         import_module(other).Trainer(strategy=kind(num_workers=2), accelerator="cpu", logger=False)
 
 
-# --- in a gang ----------------------------------------------------------------------------------------------
-
-
 @ALL
 def test_a_gang_of_another_kind_is_refused(kind: Any, join: Any) -> None:
     other = "horovod" if kind.backend != "horovod" else "ddp"
@@ -224,9 +218,7 @@ def test_a_gang_of_another_size_is_refused(join: Any) -> None:
 @pytest.mark.parametrize(
     ("layout", "devices"), [((2,), 2), ((2, 2), 2), ((1, 1, 1), 1), ((3, 1), 4), ((1, 3), 4)], ids=str
 )
-def test_a_rank_s_trainer_counts_the_devices_of_the_gang(
-    kind: Any, layout: tuple[int, ...], devices: int, join: Any
-) -> None:
+def test_a_rank_s_trainer_counts_the_devices_of_the_gang(kind, layout, devices, join) -> None:
     join(kind.backend, layout=layout)
     trainer = no_trainer(strategy=kind(), accelerator="cpu")
     assert (trainer.num_devices, trainer.num_nodes) == (devices, sum(layout) // devices)
@@ -266,9 +258,6 @@ def test_a_rank_s_strategy_tells_its_gang_s_size_whatever_it_was_asked_for(kind:
     strategy = kind(num_cpus_per_worker=2)
     assert (strategy.num_workers, strategy.use_gpu) == (2, True)
     assert (strategy.num_cpus_per_worker, strategy.num_gpus_per_worker) == (0, 0)  # this process is no worker of Ray's
-
-
-# --- the accelerator of a driver's Trainer, and a precision by it
 
 
 def test_a_cpu_accelerator_with_use_gpu_is_refused_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
