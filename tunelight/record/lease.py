@@ -330,10 +330,16 @@ def leased(folder: str | os.PathLike[str], to: str = RESUMED) -> Iterator[Lease]
         yield lease
     finally:
         over.set()
-        beat.join(60.0)  # what it still writes would come after what says that this is over
-        lease.writing |= beat.is_alive()
+        lease.writing |= not ended(beat)  # what it still writes would come after what says that this is over
         lease.release()
     lease.check()
+
+
+def ended(thread: threading.Thread) -> bool:
+    """Wait for the end of a thread, for a minute in which this process is not stopped; return whether it has ended."""
+    for _ in range(60):
+        thread.join(1.0)
+    return not thread.is_alive()
 
 
 def _beat(lease: Lease, over: threading.Event) -> None:

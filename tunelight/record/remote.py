@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tunelight.errors import StorageError
-from tunelight.record.lease import COMMANDS_FILE, EVENTS_END, SWEEP_FILE, Lease, is_driven_here, record_of, why
+from tunelight.record.lease import COMMANDS_FILE, EVENTS_END, SWEEP_FILE, Lease, ended, is_driven_here, record_of, why
 from tunelight.stores import Store, alone, shown, store_of
 
 EVERY_S: Final = 5.0
@@ -187,7 +187,6 @@ def mirrored(folder: Path, lease: Lease) -> Iterator[Callable[[], None]]:
     finally:
         over.set()
         soon.set()
-        thread.join(60.0)
-        lease.writing = thread.is_alive()
+        lease.writing = not ended(thread)
         if folder.exists() and not written_at_last(lambda: mirror.upload() or not lease.held(), folder):
             _log.error("%s lacks the end of the record, which is in %s only.", shown(folder), folder)
