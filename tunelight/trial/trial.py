@@ -250,8 +250,12 @@ class Trial(ResilientRun):
         found, warning = checkpoints.resume_point(self.folder, upto, base)
         if warning is not None:
             self.say(warning)
-        adoption = self._adoption
-        if adoption is None or (found is not None and self._has_adopted(found)):
+        if (adoption := self._adoption) is None:
+            return found
+        took = f"takes what it adopted after report {adoption.number} from a checkpoint of {adoption.parent}"
+        if found is not None and self._has_adopted(found):
+            if found.number == adoption.number and found.value is None:  # a copy, made by a start that nobody heard of
+                self.say(took)
             return found
         folder, seconds, copy = self.folder.parent / adoption.folder, None if found is None else found.seconds, None
         with suppress(OSError, CheckpointError):
@@ -259,7 +263,7 @@ class Trial(ResilientRun):
         if copy is None:
             self.say(f"what it adopted after report {adoption.number} is in no checkpoint, and lost")
             return found
-        self.say(f"takes what it adopted after report {adoption.number} from a checkpoint of {adoption.parent}")
+        self.say(took)
         return copy
 
     def _has_adopted(self, info: CheckpointInfo) -> bool:
