@@ -35,8 +35,7 @@ import ray
 from figures import headline, table
 from jobs import local_ray
 from measure import options
-from ray.air.execution._internal import actor_manager
-from ray.tune.execution import class_cache
+from ray.tune.execution import class_cache, tune_controller
 
 import tunelight as tl
 from tunelight.compat.ray import announce
@@ -184,7 +183,8 @@ def measured(trials: int, every_s: float, seconds: float, scratch: str) -> tuple
     """Run a sweep; return what was found, and whether it ended as it should."""
     folder, code = Path(scratch, f"heads-{trials}"), 0
     hosts = [ray.remote(Host).options(num_cpus=0, max_concurrency=10_000).remote(every_s) for _ in range(HOSTS)]
-    vars(actor_manager)["ray"] = vars(class_cache)["ray"] = StubbedRay(hosts)
+    actors = sys.modules[tune_controller.RayActorManager.__module__]  # where it is made
+    vars(actors)["ray"] = vars(class_cache)["ray"] = StubbedRay(hosts)
     look = Look(folder, trials, seconds)
     look.start()
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from torch import nn
 import tunelight as tl
 from tests.integration.test_strategies import Small, data, trainer
 from tunelight.compat.lightning import pl
+from tunelight.errors import CheckpointError
+from tunelight.extras.export import _joined
 
 pytestmark = pytest.mark.usefixtures("warm_gangs")
 
@@ -62,6 +65,33 @@ def test_a_folder_of_shards_is_a_checkpoint_that_fewer_workers_go_on_from(tmp_pa
     one.fit(rest, data(), ckpt_path=best.best_model_path, weights_only=False)
     assert one.current_epoch == 2
     assert one.global_step == 2 + 4
+
+
+@pytest.mark.usefixtures("ray4")
+def test_a_trials_shards_load_and_are_exported_as_one_file(tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        reports = tl.TuneReportCheckpointCallback({"loss": "loss"}, on="train_epoch_end")
+        sharded = tl.RayShardedStrategy(min_sharded=100)
+        trainer(sharded, callbacks=[reports], enable_checkpointing=True).fit(Parts(), data())
+
+    results = tl.run(
+        {"lr": 0.1}, train, metric="loss", num_samples=1, workers=2, backend="sharded", storage=tmp_path, name="shards"
+    )
+    best = results.best
+    assert best.checkpoint is not None
+    assert best.checkpoint.is_dir()
+    model = best.load_model(Parts)
+    results.export_best(tmp_path / "best.yaml", checkpoint=True)
+    whole = torch.load(tmp_path / "best.ckpt", weights_only=True)
+    assert whole["epoch"] == 0
+    assert whole["state_dict"].keys() == model.state_dict().keys() == Parts().state_dict().keys()
+    assert all(torch.equal(value, whole["state_dict"][name]) for name, value in model.state_dict().items())
+    assert Parts.load_from_checkpoint(tmp_path / "best.ckpt").layer.weight.isfinite().all()
+    (best.checkpoint / ".metadata").write_bytes(pickle.dumps(print))
+    with pytest.raises(CheckpointError, match="torn"):
+        best.load_model(Parts)
+    with pytest.raises(pickle.UnpicklingError, match=r"builtins\.print describes no tensor"):
+        _joined(best.checkpoint)
 
 
 class Own(Parts):

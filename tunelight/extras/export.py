@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import io
 import json
 import pickle
 import re
 import shlex
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -143,7 +145,7 @@ def format_of(path: Path, asked: str | None, *, parts: bool = False) -> str:
 
 
 def copy_checkpoint(source: Path, path: Path) -> Path:
-    """Copy a checkpoint beside ``path``, as NAME.ckpt, and its weights as safetensors; return the copy.
+    """Copy a checkpoint beside ``path``, as NAME.ckpt, and its weights as safetensors; return the copy, a whole file.
 
     Raises: CheckpointError, StorageError.
     """
@@ -153,13 +155,57 @@ def copy_checkpoint(source: Path, path: Path) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
-            shutil.copytree(source, target, dirs_exist_ok=True)
-            return target
-        shutil.copyfile(source, target)
+            target.write_bytes(_joined(source).getbuffer())
+        else:
+            shutil.copyfile(source, target)
     except OSError as error:
         raise StorageError(f"{target} cannot be written: {error.strerror}. Choose another path.") from error
-    _write_weights(source, path.with_suffix(".safetensors"))
+    except pickle.UnpicklingError as error:
+        raise _runs_code(source, error) from error
+    _write_weights(target, path.with_suffix(".safetensors"))
     return target
+
+
+_OF_SHARDS: Final = {
+    "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "PosixPath", "Size", "StorageMeta",
+    "TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING", "_StorageInfo", "_get_layout",
+}  # fmt: skip
+"""What describes tensors in a folder of shards, besides their types."""
+_WEIGHTS: Final = "state_dict."
+"""Begins the names of the model's."""
+
+
+class _Description(pickle.Unpickler):
+    """Reads what describes a folder of shards, and nothing else: torch would import whatever it names."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        ours = module.partition(".")[0] in ("torch", "pathlib")
+        known: Any = super().find_class(module, name) if ours else None
+        if name in _OF_SHARDS or type(known).__name__ in ("dtype", "layout"):
+            return known
+        raise pickle.UnpicklingError(f"{module}.{name} describes no tensor")
+
+
+def _joined(folder: Path, *, weights_only: bool = True) -> io.BytesIO:
+    """Return a checkpoint of shards as a file, without the states of optimizers. Raises: UnpicklingError; OSError."""
+    import torch
+    from torch.distributed import checkpoint as shards
+
+    with (folder / ".metadata").open("rb") as stream:
+        described = _Description(stream).load().state_dict_metadata
+    model = {
+        key: torch.empty(known.size, dtype=known.properties.dtype)
+        for key, known in described.items()
+        if key.startswith(_WEIGHTS) and hasattr(known, "properties")
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is no gang
+        shards.load(model, checkpoint_id=folder)
+    rest = torch.load(folder / "meta.pt", map_location="cpu", weights_only=weights_only)
+    whole, weights = io.BytesIO(), {key.removeprefix(_WEIGHTS): value for key, value in model.items()}
+    torch.save({**rest, "state_dict": weights}, whole)
+    whole.seek(0)
+    return whole
 
 
 def _write_weights(source: Path, target: Path) -> None:
@@ -395,25 +441,24 @@ def load_model(
     import torch  # whoever only reads results need not wait for torch
 
     try:
-        saved = torch.load(path, map_location="cpu", weights_only=weights_only, mmap=True)
+        source: Any = _joined(path, weights_only=weights_only) if path.is_dir() else path
+        saved = torch.load(source, map_location="cpu", weights_only=weights_only, mmap=source is path)
         has_arguments = "hyper_parameters" in saved
         del saved
+        source = source if source is path else io.BytesIO(source.getbuffer())
         arguments = kwargs if has_arguments else {**_model_arguments(trial.config, cls), **kwargs}
         # Some packages' own method decides about weights_only, and Lightning's knows it from 2.6 on. What the file
         # holds was settled above.
         if "weights_only" in inspect.signature(cls.load_from_checkpoint).parameters:
             arguments = {**arguments, "weights_only": weights_only}
         try:
-            return cls.load_from_checkpoint(path, map_location="cpu", **arguments).eval()
+            return cls.load_from_checkpoint(source, map_location="cpu", **arguments).eval()
         except pickle.UnpicklingError:
             if weights_only or "weights_only" in arguments:
                 raise
-            return cls.load_from_checkpoint(path, map_location="cpu", weights_only=False, **arguments).eval()
+            return cls.load_from_checkpoint(source, map_location="cpu", weights_only=False, **arguments).eval()
     except pickle.UnpicklingError as error:
-        raise CheckpointError(
-            f"{path} holds more than weights and plain data, and opening it would run code: {refused(error)}. If "
-            "you trust it, call load_model(weights_only=False)."
-        ) from error
+        raise _runs_code(path, error) from error
     except (OSError, RuntimeError, TypeError, KeyError) as error:
         raise CheckpointError(
             f"The checkpoint {path} cannot be loaded into {cls.__name__}: {error}. Is that the class "
@@ -466,6 +511,13 @@ def _model_arguments(config: dict[str, Any], cls: type[Any]) -> dict[str, Any]:
         return config
     names = {parameter.name for parameter in taken}
     return {key: value for key, value in config.items() if key in names}
+
+
+def _runs_code(path: Path, error: pickle.UnpicklingError) -> CheckpointError:
+    return CheckpointError(
+        f"{path} holds more than weights and plain data, and opening it would run code: {refused(error)}. If "
+        "you trust it, call load_model(weights_only=False)."
+    )
 
 
 def refused(error: pickle.UnpicklingError) -> str:

@@ -40,7 +40,8 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
             gathered on its own, so that the full model is never in memory at once.
         tensor_parallel_size: workers that share one copy of the computation; a model for more than 1
             parallelises itself in ``configure_model``, with ``self.device_mesh``.
-        save_distributed_checkpoint: write checkpoints as a folder of shards in place of one file (False).
+        save_distributed_checkpoint: write checkpoints as a folder of shards in place of one file, which rank 0 gathers
+            (None: where all workers are on one node). One is read by any number of workers.
         process_group_backend, timeout: as in Lightning's ``ModelParallelStrategy``.
 
     What a model shards in ``configure_model`` stays so; the rest is sharded as one. Runs on: driver, worker. Raises:
@@ -65,7 +66,7 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
         evaluation: Evaluation | None = None,
         min_sharded: int = MIN_SHARDED,
         tensor_parallel_size: int = 1,
-        save_distributed_checkpoint: bool = False,
+        save_distributed_checkpoint: bool | None = None,
         process_group_backend: str | None = None,
         timeout: timedelta | None = timedelta(minutes=30),
     ) -> None:
@@ -84,14 +85,14 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
         super().__init__(
             data_parallel_size=size // tensor_parallel_size,
             tensor_parallel_size=tensor_parallel_size,
-            save_distributed_checkpoint=save_distributed_checkpoint,
+            save_distributed_checkpoint=bool(save_distributed_checkpoint),
             process_group_backend=process_group_backend,
             timeout=timeout,
         )
         self.cluster_environment = environment
         self.parallel_devices = self._devices()
         self._choose_accelerator()
-        self._min_sharded = min_sharded
+        self._min_sharded, self._asked_for_shards = min_sharded, save_distributed_checkpoint
 
     def _shards(self) -> tuple[int, int]:
         """Return the number of shards of the data, and the index of this rank's tensor parallel group."""
@@ -108,6 +109,8 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
         assert self.lightning_module is not None
         assert self.accelerator is not None
         self.accelerator.setup(trainer)
+        if self._session is not None and self._asked_for_shards is None:
+            self._save_distributed_checkpoint = self._session.place.nodes == 1
         self.model = self.precision_plugin.convert_module(self.model)
         if not isinstance(self.model, FSDPModule):
             self._share_first()

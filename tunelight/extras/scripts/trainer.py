@@ -143,7 +143,8 @@ def _sharded(asked: Any, backend: str, ours: Callable[..., Any]) -> Any:
         )
     size = getattr(asked, "_tensor_parallel_size", 1)
     kept = getattr(asked, "_save_distributed_checkpoint", getattr(asked, "_state_dict_type", "full") == "sharded")
-    return ours(tensor_parallel_size=size if isinstance(size, int) else 1, save_distributed_checkpoint=bool(kept))
+    shards = None if isinstance(asked, str) else bool(kept)
+    return ours(tensor_parallel_size=size if isinstance(size, int) else 1, save_distributed_checkpoint=shards)
 
 
 class Reports(TuneReportCallback):
