@@ -236,15 +236,16 @@ def read_lines(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
 def replay_scheduler(lines: Sequence[Any], scheduler: Any) -> frozenset[str]:
     """Replay lines of a record to a scheduler; return the trials that are paused at the end."""
     told = SchedulerReplay(scheduler, list(applied(lines))[-1][1])
-    replay(applied(lines), told)
-    return told.end()
+    (paused,) = replay(applied(lines), told)
+    return frozenset(paused)
 
 
 def replay_searcher(lines: Sequence[Any], searcher: Any, space: SearchSpace, **more: Any) -> ResumeState:
     """Replay lines of a record to a searcher; return what a search starts from."""
     told = SearcherReplay(searcher, space, list(applied(lines))[-1][1], **more)
-    replay(applied(lines), told)
-    return told.end()
+    (start,) = replay(applied(lines), told)
+    assert isinstance(start, ResumeState)
+    return start
 
 
 def applied(lines: Sequence[Any]) -> Iterator[tuple[Any, SweepState]]:

@@ -46,8 +46,10 @@ _ENDS: Final = TERMINAL - {INTERRUPTED}
 _STATUS: Final = {PENDING: Trial.PENDING, RUNNING: Trial.RUNNING, PAUSED: Trial.PAUSED, ERROR: Trial.ERROR}
 
 
-def replay(lines: Iterable[tuple[Mapping[str, Any], SweepState]], *replays: SchedulerReplay | SearcherReplay) -> None:
-    """Tell replays the lines of a record. Raises: SettingsError for whatever one of them raises."""
+def replay(
+    lines: Iterable[tuple[Mapping[str, Any], SweepState]], *replays: SchedulerReplay | SearcherReplay
+) -> list[Any]:
+    """Tell replays the lines of a record; return what each ends with. Raises: SettingsError for what one raises."""
     for line, state in lines:
         known = state.trials.get(str(line.get("trial")))
         result = result_of(known, line["time"]) if known is not None and line["kind"] == "report" else {}
@@ -55,10 +57,21 @@ def replay(lines: Iterable[tuple[Mapping[str, Any], SweepState]], *replays: Sche
             try:
                 each.tell(line, known, result)
             except Exception as error:
-                raise SettingsError(
-                    f"The {each.what} cannot be rebuilt from the sweep's record: told of its earlier trials, it raised "
-                    f"{type(error).__name__}: {error}. {each.advice}"
-                ) from error
+                raise _refusal(each, error) from error
+    ends: list[Any] = []
+    for each in replays:
+        try:
+            ends.append(each.end())
+        except Exception as error:
+            raise _refusal(each, error) from error
+    return ends
+
+
+def _refusal(replayed_to: SchedulerReplay | SearcherReplay, error: Exception) -> SettingsError:
+    return SettingsError(
+        f"The {replayed_to.what} cannot be rebuilt from the sweep's record: told of its earlier trials, it raised "
+        f"{type(error).__name__}: {error}. {replayed_to.advice}"
+    )
 
 
 class SchedulerReplay:
@@ -277,8 +290,8 @@ def start_from(
         baselines=len(past.baselines(space)),
         again=[trial.id for trial in again],
     )
-    replay(replayed(past.folder), of_scheduler, of_searcher)
-    paused, start = of_scheduler.end(), of_searcher.end()
+    start: ResumeState
+    paused, start = replay(replayed(past.folder), of_scheduler, of_searcher)
     again.sort(key=lambda trial: trial.id not in paused)  # all that wait are known before the scheduler chooses one
     created = created_at_least(start.created, past.folder)
     return replace(start, created=created, again={trial.id: trial.id in paused for trial in again})

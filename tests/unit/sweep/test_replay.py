@@ -25,6 +25,7 @@ from tests.kit.recording import (
     written_checkpoint,
 )
 from tunelight.compat.ray import stub_trial
+from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY
 from tunelight.record import RecordCallback, read_record, repair
 from tunelight.schedulers import ASHA
@@ -54,6 +55,19 @@ def test_a_grown_asha_files_earlier_ends_at_its_new_rungs(tmp_path):
 @pytest.mark.parametrize("kind", [AsyncHyperBandScheduler, MedianStoppingRule])
 def test_rays_stopping_schedulers_take_a_replay(tmp_path, kind):
     replay_scheduler(recorded(tmp_path), adapted(kind(metric="loss", mode="min")))
+
+
+@pytest.mark.parametrize("lost", [False, True])  # whether the driver died before it recorded that trials were stopped
+def test_what_a_scheduler_raises_names_it(tmp_path, lost):
+    class Broken(GangScheduler):
+        def on_trial_complete(self, tune_controller: Any, trial: Any, result: Any) -> None:
+            raise KeyError("loss")
+
+    lines = recorded(tmp_path)
+    if lost:
+        lines = [{**line, "decision": "STOP"} for line in lines if line.get("state") != "FINISHED"]
+    with pytest.raises(SettingsError, match=r"scheduler Broken cannot be rebuilt.* it raised KeyError: 'loss'"):
+        replay_scheduler(lines, Broken())
 
 
 class Pausing(GangScheduler):
