@@ -312,14 +312,14 @@ class Writer:
 
 
 def written_checkpoint(
-    trial: Path, number: int, between: int = 0, *, value: float | None = None, text: str = "weights", owner: int = 1
+    trial: Path, number: int, between: int = 0, *, value: float | None = None, text: str = "", owner: int = 1
 ) -> CheckpointInfo:
     """Write a checkpoint into a trial's folder, with a text for weights, as after 9 s of training."""
     path = trial / checkpoints.FOLDER / checkpoints.file_name(number, between, owner)
     path.parent.mkdir(parents=True, exist_ok=True)
     info = CheckpointInfo(str(path), number, between=between, value=value, seconds=9.0, owner=owner)
     draft = checkpoints.temp_path(info, "start")
-    draft.write_text(text)
+    draft.write_text(text or f"weights of {number}, {between}")
     return checkpoints.commit(info, draft)
 
 
