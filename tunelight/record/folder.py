@@ -111,13 +111,16 @@ def versions() -> dict[str, str | None]:
     )
 
 
-def create_sweep_folder(storage: str | os.PathLike[str], name: str | None = None, *, default: str = "sweep") -> Path:
+def create_sweep_folder(
+    storage: str | os.PathLike[str], name: str | None = None, *, default: str = "sweep", resume: bool = False
+) -> Path:
     """Create and claim the folder ``storage/name`` of a new sweep. Runs on: driver.
 
     Args:
         storage: a folder, or the URL of one in an object store; it is created if missing.
         name: the sweep's name (None: ``<default>-YYYYmmdd-HHMMSS``, where ``default`` is the name of the train
             function or model).
+        resume: whether a sweep of that name would have been resumed, for the error.
 
     Raises: SettingsError for a name or storage that can be no folder; StorageError where a sweep of that name
         exists, or the folder cannot be written.
@@ -128,7 +131,7 @@ def create_sweep_folder(storage: str | os.PathLike[str], name: str | None = None
     try:
         while not _claim(folder):
             if name is not None:
-                raise _taken(folder)
+                raise _taken(folder, resume)
             attempt += 1
             folder = parent / f"{stem}-{attempt}"
     except StorageError:
@@ -146,7 +149,9 @@ def stamped(default: str) -> str:
     return f"{readable}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def _taken(folder: Path) -> StorageError:
+def _taken(folder: Path, resume: bool) -> StorageError:
+    if resume:
+        return StorageError(f"{shown(folder)} was begun by another driver just now: the same call goes on with it.")
     runs = ", and runs now" if (driver := driver_of(folder)) is not None and driver.alive else ""
     return StorageError(
         f"{shown(folder)} exists already{runs}, and is not overwritten. Choose another name "

@@ -516,7 +516,8 @@ def claimed(sweep: PreparedSweep, past: SavedSweep | None) -> Iterator[PreparedS
     if past is None:
         storage = stores.working(settings.storage).absolute()
         new = [parent for parent in (storage, *storage.parents) if not parent.exists()]
-        folder = create_sweep_folder(settings.storage, settings.name, default=default_name(settings))
+        name, default = settings.name, default_name(settings)
+        folder = create_sweep_folder(settings.storage, name, default=default, resume=bool(settings.resume))
     try:
         if past is None:
             write_sweep_file(folder, sweep.sweep_file)
