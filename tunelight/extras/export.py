@@ -154,8 +154,11 @@ def copy_checkpoint(source: Path, path: Path) -> Path:
     target = path.with_suffix(".ckpt")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_dir():
+        if _holds_shards(source):
             target.write_bytes(_joined(source).getbuffer())
+        elif source.is_dir():
+            shutil.copytree(source, target, dirs_exist_ok=True)
+            return target
         else:
             shutil.copyfile(source, target)
     except OSError as error:
@@ -184,6 +187,10 @@ class _Description(pickle.Unpickler):
         if name in _OF_SHARDS or type(known).__name__ in ("dtype", "layout"):
             return known
         raise pickle.UnpicklingError(f"{module}.{name} describes no tensor")
+
+
+def _holds_shards(path: Path) -> bool:
+    return (path / ".metadata").exists()
 
 
 def _joined(folder: Path, *, weights_only: bool = True) -> io.BytesIO:
@@ -441,7 +448,7 @@ def load_model(
     import torch  # whoever only reads results need not wait for torch
 
     try:
-        source: Any = _joined(path, weights_only=weights_only) if path.is_dir() else path
+        source: Any = _joined(path, weights_only=weights_only) if _holds_shards(path) else path
         saved = torch.load(source, map_location="cpu", weights_only=weights_only, mmap=source is path)
         has_arguments = "hyper_parameters" in saved
         del saved

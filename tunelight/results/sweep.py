@@ -311,7 +311,7 @@ class SweepResults:
                 ``LightningCLI(Model, Data)``: seed, model, data and Trainer, with workers and strategy.
                 "shell": the command that trains it, of a sweep that tuned a script.
             checkpoint: also copy the best checkpoint beside the file, as NAME.ckpt, and its weights as
-                NAME.safetensors (not where the checkpoint is a folder).
+                NAME.safetensors (not of a folder that training code wrote); of shards without the optimizers' states.
 
         Raises: NoResultError when nothing comparable was reported; SettingsError for an unknown format, or one that
         cannot describe the training; StorageError for a suffix that does not fit or a file that cannot be written;

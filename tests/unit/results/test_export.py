@@ -235,6 +235,16 @@ def test_the_checkpoint_is_copied_with_the_command_to_judge_it_and_its_weights_a
     assert f"python train.py validate --config best.yaml --ckpt_path {tmp_path / 'best.ckpt'}" in path.read_text()
 
 
+def test_a_folder_that_training_code_wrote_is_copied_as_it_is(tmp_path):
+    written = Writer(tmp_path, **TOLD)
+    path = written.checkpoint(written.trial(0.5, config=CONFIG), 1, 0.5)
+    path.unlink(missing_ok=True)
+    path.mkdir()
+    (path / "model.bin").write_text("weights")
+    written.load().export_best(tmp_path / "best.yaml", checkpoint=True)
+    assert (tmp_path / "best.ckpt" / "model.bin").read_text() == "weights"
+
+
 def test_a_checkpoint_that_would_run_code_is_not_opened(tmp_path):
     (tmp_path / "none").mkdir()
     with pytest.raises(CheckpointError, match="has no checkpoint to copy"):
