@@ -356,8 +356,8 @@ class SweepSearch(SearchAlgorithm):
             self.searcher.on_trial_complete(trial_id=trial_id, result=None if failed else result, error=failed)
 
     def is_finished(self) -> bool:
-        """Tell whether no trial lives and none is to come, or Tune has ended the search before."""
-        return bool(self._finished) or self.complete
+        """Tell whether no trial lives, and none is to come or may begin; or Tune has ended the search before."""
+        return bool(self._finished) or self.complete or (self.held and not self._live)
 
     @property
     def complete(self) -> bool:

@@ -232,6 +232,17 @@ def test_trials_that_go_on_come_first_paused_as_they_were_and_new_ones_after(tmp
     assert not search.is_finished()
 
 
+def test_a_search_that_is_held_is_over_with_its_last_trial_so_that_tune_waits_for_no_other(tmp_path):
+    search = queued(RandomSearcher(LR, 1), 3)
+    first: Any = search.next_trial()
+    search.held = True
+    assert not search.is_finished()
+    search.on_trial_complete(first.trial_id, {}, error=False)
+    assert search.next_trial() is None
+    assert search.is_finished()
+    assert not search.complete
+
+
 def test_paused_trials_leave_room_for_others_and_a_search_says_when_none_is_to_come(tmp_path):
     search = queued(RandomSearcher(LR, 1), 2, max_concurrent=1)
     first: Any = search.next_trial()

@@ -12,8 +12,8 @@ from tunelight.record.state import SweepState, TrialState
 
 _ENDS_S = 20.0
 """How long a driver that has lost its sweep may take to end, once it is awake."""
-_IDLE_S = 17.0
-"""How long a head may hold a reservation in which no worker runs: after lost ones it pauses."""
+_IDLE_S = 32.0
+"""How long a head may hold a reservation in which no worker runs: after lost ones it pauses up to 30 s."""
 _HINDERED = ("cut", "store", "disk", "slow", "SIGTERM")
 """What of the faults may make it take longer."""
 _GOES_BACK = ("is in no checkpoint, and lost", "takes what it adopted", "starts anew from a checkpoint")
