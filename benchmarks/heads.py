@@ -2,9 +2,9 @@
 
 The driver is real, with Tune's controller, ASHA, the record and all that it shows; so are the GCS, a reservation for
 each trial, and the calls. Only the heads are not: many of them share a process, and train nothing. Each announces its
-start as others do, reports every 30 s, and leaves when it is told to. Measured are how long the driver takes from the
-first start to the last, the processor time of driver and GCS while all of them run, and how long the driver takes to
-end after SIGTERM.
+start as others do, reports every 30 s, and obeys an order to leave. The benchmark measures how long the driver takes
+from the first start to the last, the processor time of driver and GCS while all of them run, and how long the driver
+takes to end after SIGTERM.
 
 The exit status is 1 where 1,000 starts take more than 60 s, the driver more than half a core or the GCS more than a
 quarter, a tenth of the reports is missing, a report takes more than 1.3 times the driver's time that it takes of ten

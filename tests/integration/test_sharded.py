@@ -15,7 +15,7 @@ import tunelight as tl
 from tests.integration.test_strategies import Small, data, trainer
 from tunelight.compat.lightning import pl
 from tunelight.errors import CheckpointError
-from tunelight.extras.export import _joined
+from tunelight.extras.export import _join
 
 pytestmark = pytest.mark.usefixtures("warm_gangs")
 
@@ -91,7 +91,7 @@ def test_a_trials_shards_load_and_are_exported_as_one_file(tmp_path: Path) -> No
     with pytest.raises(CheckpointError, match="torn"):
         best.load_model(Parts)
     with pytest.raises(pickle.UnpicklingError, match=r"builtins\.print describes no tensor"):
-        _joined(best.checkpoint)
+        _join(best.checkpoint, tmp_path / "whole.ckpt")
 
 
 class Own(Parts):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-import io
 import json
 import pickle
 import re
 import shlex
 import shutil
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -155,7 +155,7 @@ def copy_checkpoint(source: Path, path: Path) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if _holds_shards(source):
-            target.write_bytes(_joined(source).getbuffer())
+            _join(source, target)
         elif source.is_dir():
             shutil.copytree(source, target, dirs_exist_ok=True)
             return target
@@ -193,8 +193,8 @@ def _holds_shards(path: Path) -> bool:
     return (path / ".metadata").exists()
 
 
-def _joined(folder: Path, *, weights_only: bool = True) -> io.BytesIO:
-    """Return a checkpoint of shards as a file, without the states of optimizers. Raises: UnpicklingError; OSError."""
+def _join(folder: Path, target: Path, *, weights_only: bool = True) -> None:
+    """Write a checkpoint of shards into a file, without the optimizers' states. Raises: UnpicklingError; OSError."""
     import torch
     from torch.distributed import checkpoint as shards
 
@@ -209,10 +209,9 @@ def _joined(folder: Path, *, weights_only: bool = True) -> io.BytesIO:
         warnings.simplefilter("ignore")  # that there is no gang
         shards.load(model, checkpoint_id=folder)
     rest = torch.load(folder / "meta.pt", map_location="cpu", weights_only=weights_only)
-    whole, weights = io.BytesIO(), {key.removeprefix(_WEIGHTS): value for key, value in model.items()}
-    torch.save({**rest, "state_dict": weights}, whole)
-    whole.seek(0)
-    return whole
+    weights = {key.removeprefix(_WEIGHTS): value for key, value in model.items()}
+    with target.open("wb") as stream:  # torch would hide why it cannot write
+        torch.save({**rest, "state_dict": weights}, stream)
 
 
 def _write_weights(source: Path, target: Path) -> None:
@@ -448,22 +447,24 @@ def load_model(
     import torch  # whoever only reads results need not wait for torch
 
     try:
-        source: Any = _joined(path, weights_only=weights_only) if _holds_shards(path) else path
-        saved = torch.load(source, map_location="cpu", weights_only=weights_only, mmap=source is path)
-        has_arguments = "hyper_parameters" in saved
-        del saved
-        source = source if source is path else io.BytesIO(source.getbuffer())
-        arguments = kwargs if has_arguments else {**_model_arguments(trial.config, cls), **kwargs}
-        # Some packages' own method decides about weights_only, and Lightning's knows it from 2.6 on. What the file
-        # holds was settled above.
-        if "weights_only" in inspect.signature(cls.load_from_checkpoint).parameters:
-            arguments = {**arguments, "weights_only": weights_only}
-        try:
-            return cls.load_from_checkpoint(source, map_location="cpu", **arguments).eval()
-        except pickle.UnpicklingError:
-            if weights_only or "weights_only" in arguments:
-                raise
-            return cls.load_from_checkpoint(source, map_location="cpu", weights_only=False, **arguments).eval()
+        with contextlib.ExitStack() as stack:
+            source = path
+            if _holds_shards(path):
+                source = Path(stack.enter_context(tempfile.TemporaryDirectory()), "whole.ckpt")
+                _join(path, source, weights_only=weights_only)
+            saved = torch.load(source, map_location="cpu", weights_only=weights_only, mmap=True)
+            arguments = kwargs if "hyper_parameters" in saved else {**_model_arguments(trial.config, cls), **kwargs}
+            del saved
+            # Some packages' own method decides about weights_only, and Lightning's knows it from 2.6 on. What the file
+            # holds was settled above.
+            if "weights_only" in inspect.signature(cls.load_from_checkpoint).parameters:
+                arguments = {**arguments, "weights_only": weights_only}
+            try:
+                return cls.load_from_checkpoint(source, map_location="cpu", **arguments).eval()
+            except pickle.UnpicklingError:
+                if weights_only or "weights_only" in arguments:
+                    raise
+                return cls.load_from_checkpoint(source, map_location="cpu", weights_only=False, **arguments).eval()
     except pickle.UnpicklingError as error:
         raise _runs_code(path, error) from error
     except (OSError, RuntimeError, TypeError, KeyError) as error:
