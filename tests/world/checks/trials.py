@@ -50,7 +50,8 @@ def _reports(ended: Ended, trial: TrialState, states: Mapping[str, Mapping[int, 
         number = report["training_iteration"]
         adopts = number > first + 1 and number - 1 in taken
         begins = states[taken[number - 1]].values() if adopts else [state]
-        if all(_trained(begin, report) != report["state"] for begin in begins) and not ended.may_go_back(trial):
+        known = ended.may_go_back(trial) or report["state"] in _made_again(ended, trial, number, report["epochs"])
+        if not known and all(_trained(begin, report["used"], report["epochs"]) != report["state"] for begin in begins):
             yield f"report {number} of {trial.id} is not that of the undisturbed run"
             return
         state = report["state"]
@@ -61,11 +62,26 @@ def _reports(ended: Ended, trial: TrialState, states: Mapping[str, Mapping[int, 
             return
 
 
-def _trained(state: int, report: Mapping[str, Any]) -> int:
-    """Return the state after the epoch of a report."""
-    for step in range((report["epochs"] - 1) * BATCHES + 1, report["epochs"] * BATCHES + 1):
-        state = advanced(state, report["used"], step)
+def _trained(state: int, lr: float, epoch: int) -> int:
+    """Return the state after an epoch, counted from 1."""
+    for step in range((epoch - 1) * BATCHES + 1, epoch * BATCHES + 1):
+        state = advanced(state, lr, step)
     return state
+
+
+def _made_again(ended: Ended, trial: TrialState, number: int, epochs: int) -> set[int]:
+    """Return the states of a report that a trial made from the checkpoint that it adopted, unknown to its driver.
+
+    The note of a start comes with its first report: it is lost where the driver is.
+    """
+    changes = [change for change in trial.changes if change["training_iteration"] < number]
+    if not changes:
+        return set()
+    first = epochs - number + changes[-1]["training_iteration"]
+    states = {one["state"] for one in ended.trials[changes[-1]["parent"]].history if one["epochs"] == first}
+    for epoch in range(first + 1, epochs + 1):
+        states = {_trained(state, trial.config_at(number)["lr"], epoch) for state in states}
+    return states
 
 
 def ends(ended: Ended) -> Iterator[str]:
@@ -190,7 +206,10 @@ def checkpoints(ended: Ended) -> Iterator[str]:
                 states |= {saved_in(Path(one.path))["state"] for one in kept}
             if not files.is_valid(info):
                 yield f"{trial.id}: {name} is not what its checksum says"
-            elif not info.between and states.isdisjoint({None, saved_in(Path(info.path))["state"]}):
+                continue
+            saved = saved_in(Path(info.path))
+            states |= _made_again(ended, trial, info.number, saved["epoch"])
+            if not info.between and states.isdisjoint({None, saved["state"]}):
                 yield f"{trial.id}: {name} is another training than report {info.number}"
 
 
