@@ -14,12 +14,14 @@ from typing import Any
 
 import psutil
 import pytest
+from ray.tune import Callback
 from ray.tune.experiment import Trial
 
 import tunelight as tl
 from tests.kit.programs import family, held, over
 from tests.kit.waiting import until
 from tunelight.cluster.gcs_watch import EXIT_CODE
+from tunelight.errors import PreemptedError
 from tunelight.schedulers import ASHA
 from tunelight.searchers import RandomSearcher
 
@@ -143,6 +145,19 @@ def uninterrupted() -> list[Any]:
             decision = scheduler.on_trial_result(nobody, stub, report)
         trials.append((stub.trial_id, "FINISHED" if decision == "CONTINUE" else "STOPPED", config, history))
     return trials
+
+
+def test_a_second_signal_leaves_nothing_of_a_sweep_in_a_ray_that_is_kept(tmp_path: Path, ray4: Any) -> None:
+    class Signals(Callback):
+        def on_trial_result(self, iteration: int, trials: Any, trial: Trial, result: Any, **info: Any) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    def train(config: Any) -> None:
+        for number in range(4):
+            tl.report({"loss": number})
+
+    with pytest.raises(PreemptedError):
+        tl.run({"x": tl.uniform(0, 1)}, train, metric="loss", workers=2, callbacks=[Signals()], storage=tmp_path)
 
 
 @pytest.mark.apart

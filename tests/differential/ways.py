@@ -121,7 +121,7 @@ def by_trials(
         names = [str(folder) for folder in folders]
         space = {"program": tl.choice(names), "stopped": tl.choice([False, True]), "way": way}
         results = _run(space, arguments)
-        while results.counts["INTERRUPTED"]:
+        while results.counts["INTERRUPTED"] or len(results) < len(trials):
             results = _run(space, {**arguments, "resume": True})
         for trial in results.trials:
             if not trial.config["stopped"]:

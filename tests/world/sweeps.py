@@ -25,6 +25,7 @@ from tests.world.kernel import BEGAN, Kernel, Process, StuckError, virtual
 from tests.world.ranks import sessions_by_process, train, worker_of
 from tests.world.rays import Rays, Ref, forget
 from tests.world.stores import URL, Bucket, stored
+from tunelight.compat.ray import TUNE_ENVIRONMENT
 from tunelight.errors import PreemptedError, TunelightError
 from tunelight.record.folder import versions
 from tunelight.record.lease import Owner, Owners
@@ -555,6 +556,7 @@ def run(
 
 def load() -> None:
     """Import what a sweep imports on its way, since its modules get the world's time before it begins."""
+    os.environ.update(TUNE_ENVIRONMENT)  # for all drivers: the end of one would take it from another
     for name in (
         "cluster.gcs_watch", "extras.attach", "reporting", "searchers", "sweep.past", "sweep.replay", "sweep.run",
         "sweep.steering", "trial.trainable",

@@ -265,6 +265,8 @@ class CheckpointSet:
 
     def __init__(self, keep: int, mode: Literal["min", "max"], owner: int = 1) -> None:
         self.known: list[CheckpointInfo] = []
+        self.taken = 0
+        """The last report that the driver is known to have taken: a later one may not count."""
         self._keep, self._mode = keep, mode
         self._owner = owner
         self._news: list[CheckpointInfo] = []
@@ -280,17 +282,17 @@ class CheckpointSet:
         news, self._news = self._news, []
         return [info.asdict() for info in news]
 
-    def prune(self, trial_dir: Path, taken: int, in_use: CheckpointInfo | None = None) -> None:
+    def prune(self, trial_dir: Path, in_use: CheckpointInfo | None = None) -> None:
         """Delete the checkpoints that are no longer needed (see :func:`prune`); ``in_use`` is needed.
 
-        So are those to keep if only the reports up to ``taken`` count, since later ones may not.
+        So are the best and the last if only the reports up to ``taken`` count.
         """
         if len(self.known) > SPARES:
             with suppress(OSError):  # a store that cannot list pins at the moment: it is asked again
                 spared = pinned(trial_dir) | ({in_use.path} if in_use else set())
-                spared |= {
-                    info.path for info in best((i for i in self.known if i.number <= taken), self._keep, self._mode)
-                }
+                counted = [info for info in self.known if info.number <= self.taken]
+                needed = (*best(counted, self._keep, self._mode), *sorted(counted, key=age)[-1:])
+                spared |= {info.path for info in needed}
                 self.known = prune(self.known, self._keep, self._mode, spared)
 
     def look(self, trial_dir: Path) -> None:
@@ -299,6 +301,7 @@ class CheckpointSet:
 
     def discard_after(self, number: int, trial_dir: Path) -> None:
         """Delete the checkpoints of later reports, except pinned ones: a trial that goes back makes these again."""
+        self.taken = number
         found, spared = _find_all(trial_dir), pinned(trial_dir)
         known = _counting(trial_dir, found)
         self.known = [info for info in known if info.number <= number and info.owner <= self._owner]

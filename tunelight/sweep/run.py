@@ -22,7 +22,7 @@ from tunelight.cluster.connect import at_once, check_ray, connected, step_of, tu
 from tunelight.cluster.gcs_watch import GcsCallback, GcsWatch
 from tunelight.cluster.local import env_of_workers
 from tunelight.compat.lightning import VARIABLE, decide
-from tunelight.compat.ray import check_version, silent_callback
+from tunelight.compat.ray import check_version, kill_actors, silent_callback
 from tunelight.errors import (
     PreemptedError,
     StorageError,
@@ -322,6 +322,11 @@ def _tune(
         except ValueError:  # Tune's own snapshot is not where it reads it back: its storage took nothing at the end
             if not callbacks[0].closed:
                 raise
+        except KeyboardInterrupt:  # a second signal: Tune leaves its actors then, and this process may keep its Ray
+            if wrapped.controller is not None:
+                kill_actors(wrapped.controller)
+            sweep_seats()
+            raise
     sweep_seats()  # of heads that were killed
 
 

@@ -127,7 +127,7 @@ class GangTrainable(Trainable):
 
         Tune takes the results of a list one by one, and costs as much for all of them as for one.
         """
-        self._trial.taken = self._trial.number  # Tune has the last report now
+        self._trial.kept.taken = self._trial.number  # Tune has the last report now
         self._trial.prune()
         train: Callable[[], dict[str, Any]] = super().train
         results = [train()]

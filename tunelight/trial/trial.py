@@ -107,8 +107,6 @@ class Trial(ResilientRun):
         self._root, self._heard, self._adoption, self._since = root, heard, adopted, since
         self.kept = checkpoints.CheckpointSet(spec.task.checkpoints.keep, spec.task.mode, spec.owner)
         self.divergence = Divergence(spec.task.metric, spec.task.mode)
-        self.taken = 0
-        """The last report that the driver is known to have taken: a later one does not count if it stops the trial."""
         self.passed: int | None = None
         """The report whose checkpoint Tune got last."""
         self.savable = True
@@ -148,7 +146,7 @@ class Trial(ResilientRun):
     def prune(self) -> None:
         """Delete the checkpoints that are not needed any more."""
         if self.spec.of_sweep:
-            self.kept.prune(self.folder, self.taken, self.in_use)
+            self.kept.prune(self.folder, self.in_use)
         else:  # Tune has copies
             self.kept.known = checkpoints.keep_spares(self.kept.known, self.in_use)
 
