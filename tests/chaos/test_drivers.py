@@ -47,6 +47,7 @@ if __name__ == "__main__":
     results = tl.run({"x": tl.uniform(0, 1)}, train, metric="loss", num_samples=4, workers=1 if count == 8 else 2,
                      max_concurrent=1, scheduler=asha if count == 8 else "fifo", storage=storage, name="s", resume=True,
                      seed=3, address=address, callbacks=[])
+    assert not {"mlflow", "wandb"} & sys.modules.keys()  # Tune would import both, to count callbacks
     print("DONE", results.counts["INTERRUPTED"], len(results.trials), results.best.value is not None, flush=True)
 """
 

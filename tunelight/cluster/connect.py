@@ -31,6 +31,7 @@ from tunelight.compat.ray import (
     is_client,
     own_versions,
     runtime_env_fields,
+    uncounted_callbacks,
     without_hints_on_deaths,
 )
 from tunelight.errors import ResourceError, SettingsError, last_line, unknown
@@ -314,7 +315,7 @@ def tune_environment(verbose: int) -> Iterator[None]:
     before = {key: os.environ.get(key) for key in TUNE_ENVIRONMENT}
     os.environ.update({key: value for key, value in TUNE_ENVIRONMENT.items() if before[key] is None})
     try:
-        with quiet(verbose):
+        with quiet(verbose), uncounted_callbacks():
             yield
     finally:
         for key, value in before.items():

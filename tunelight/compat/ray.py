@@ -291,7 +291,7 @@ def flattened(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return a result as Tune hands it to schedulers: nested keys joined by "/". Read in 2.60.0."""
     from ray.tune.utils import flatten_dict
 
-    return dict(flatten_dict(dict(result)) if any(isinstance(value, dict) for value in result.values()) else result)
+    return dict(flatten_dict(dict(result)) if dict in map(type, result.values()) else result)
 
 
 def cluster_size(controller: Any) -> tuple[float, float] | None:
@@ -327,6 +327,18 @@ def without_hints_on_deaths() -> Iterator[None]:
         yield
     finally:
         worker.print_to_stdstream = original
+
+
+@contextlib.contextmanager
+def uncounted_callbacks() -> Iterator[None]:
+    """Keep Tune from importing wandb and mlflow, if installed, to count the callbacks. Read in 2.43.0 and 2.60.0."""
+    from ray.air._internal import usage
+
+    original, usage.tag_callbacks = usage.tag_callbacks, lambda _: False
+    try:
+        yield
+    finally:
+        usage.tag_callbacks = original
 
 
 def silent_callback() -> Any:

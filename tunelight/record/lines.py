@@ -49,7 +49,9 @@ def loaded(body: bytes) -> dict[str, Any]:
     Raises: ValueError, RecursionError.
     """
     line: dict[str, Any] = json.loads(body.decode("utf-8"))  # else it would look for the encoding of each line
-    return {key: _printable(part, exact=key in _CONFIGS) for key, part in line.items()} if _ODD.search(body) else line
+    if (b"\\" in body or not body.isascii() or b"\x7f" in body) and _ODD.search(body):  # the search takes longer
+        return {key: _printable(part, exact=key in _CONFIGS) for key, part in line.items()}
+    return line
 
 
 def _printable(value: Any, *, exact: bool) -> Any:

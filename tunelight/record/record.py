@@ -158,7 +158,8 @@ def _scan(stream: BinaryIO, *, strict: bool = False) -> Iterator[tuple[dict[str,
             if not strict and not stream.read(1):
                 return
             raise StorageError(f"{_place(stream, begin)}: corrupt (its checksum does not fit). {_HOW_TO_FORCE}")
-        check_format(line, stream.name)
+        if "sweep" in line:
+            check_format(line, stream.name)
         yield line, begin, end
         begin = end
 

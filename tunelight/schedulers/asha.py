@@ -208,7 +208,9 @@ class ASHA(GangScheduler):
         rungs = self._rungs_of(trial_id)
         at = number(result.get(TRAINING_ITERATION))
         bound = self._bound([rung for rung in rungs if trial_id not in rung.filed], at or 0)
-        if bound != self._bound_of.get(trial_id, self.initial_decision().until):
+        if trial_id not in self._bound_of:
+            self._bound_of[trial_id] = self.initial_decision().until
+        if bound != self._bound_of[trial_id]:
             self._bound_of[trial_id] = bound
             tell(trial, Continue(until=bound))
 

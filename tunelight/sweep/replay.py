@@ -21,6 +21,7 @@ from ray.tune.search import Searcher
 
 from tunelight.compat.ray import set_last_result, stub_trial
 from tunelight.errors import SettingsError
+from tunelight.machine.processes import collector_resting
 from tunelight.messages import RESULT_KEY
 from tunelight.record import (
     ERROR,
@@ -291,7 +292,8 @@ def start_from(
         again=[trial.id for trial in again],
     )
     start: ResumeState
-    paused, start = replay(replayed(past.folder), of_scheduler, of_searcher)
+    with collector_resting():
+        paused, start = replay(replayed(past.folder), of_scheduler, of_searcher)
     again.sort(key=lambda trial: trial.id not in paused)  # all that wait are known before the scheduler chooses one
     created = created_at_least(start.created, past.folder)
     return replace(start, created=created, again={trial.id: trial.id in paused for trial in again})
