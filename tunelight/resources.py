@@ -137,12 +137,13 @@ def reserve(
             "nothing. For workers say gpus_per_worker=, or extra_gpu, the GPUs of all workers together."
         )
     extra = {name: float(words.get(name, 0) or 0) for name in ("extra_cpu", "extra_gpu")}
+    of_each = {
+        "extra_gpu": ("gpus_per_worker", gpus_per_worker),
+        "extra_cpu": ("cpus_per_worker", cpus_per_worker),
+    }
     if workers is None:
-        workers = _derived(extra, cpus_per_worker, gpus_per_worker)
-    for word, each, name in (
-        ("extra_cpu", cpus_per_worker, "cpus_per_worker"),
-        ("extra_gpu", gpus_per_worker, "gpus_per_worker"),
-    ):
+        workers = _derived(extra, of_each)
+    for word, (name, each) in of_each.items():
         if word in words and abs(extra[word] - workers * each) > 1e-9:
             raise SettingsError(
                 f"resources_per_trial holds {word}={extra[word]:g}, but workers={workers} with {name}={each:g} "
@@ -187,11 +188,8 @@ def _amount(word: str, value: Any) -> Any:
     return checks.number(f"resources_per_trial: {word}", value, zero=True)
 
 
-def _derived(extra: Mapping[str, float], cpus_per_worker: float, gpus_per_worker: float) -> int:
-    for word, each, name in (
-        ("extra_gpu", gpus_per_worker, "gpus_per_worker"),
-        ("extra_cpu", cpus_per_worker, "cpus_per_worker"),
-    ):
+def _derived(extra: Mapping[str, float], of_each: Mapping[str, tuple[str, float]]) -> int:
+    for word, (name, each) in of_each.items():
         if extra[word] and each:
             count = extra[word] / each
             if abs(count - round(count)) > 1e-9 or round(count) < 1:

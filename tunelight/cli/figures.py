@@ -15,7 +15,7 @@ import typer
 from tunelight.cli import options
 from tunelight.cli.app import command
 from tunelight.cli.inspect import load
-from tunelight.cli.printing import print_either, print_line
+from tunelight.cli.printing import print_either, print_json
 from tunelight.errors import SettingsError, StorageError, unknown
 from tunelight.stores.masking import masked
 
@@ -148,7 +148,7 @@ def serve(
 
     def say(serving: Serving) -> None:
         if json:
-            print_line({"storage": storage, "address": serving.address})
+            print_json({"storage": storage, "address": serving.address}, indent=None)
         else:
             typer.echo(f"Sweeps in {storage}: {serving.address}")
             typer.echo("Ctrl-C ends it.")

@@ -18,7 +18,6 @@ from tunelight.cli.printing import (
     about_trial,
     print_either,
     print_json,
-    print_line,
     print_table,
     short,
     shown_path,
@@ -62,7 +61,7 @@ def show(
         if json:
             with unread():
                 for event in events(find_sweep(sweep, storage)):
-                    print_line(event)
+                    print_json(event, indent=None)
             return
         from tunelight import reporting
 

@@ -19,18 +19,11 @@ if TYPE_CHECKING:
     from tunelight.results import SweepResults, TrialResult
 
 
-def print_json(data: Any) -> None:
-    """Print data as strict JSON: NaN and infinities become null."""
+def print_json(data: Any, *, indent: int | None = 2) -> None:
+    """Print data as strict JSON: NaN and infinities become null. Without an ``indent`` it is one line."""
     from tunelight.record import to_json_types
 
-    typer.echo(json.dumps(_strict(to_json_types(data)), indent=2))
-
-
-def print_line(data: Any) -> None:
-    """Print data as strict JSON on one line, at once."""
-    from tunelight.record import to_json_types
-
-    typer.echo(json.dumps(_strict(to_json_types(data))))
+    typer.echo(json.dumps(_strict(to_json_types(data)), indent=indent))
 
 
 def _strict(value: Any) -> Any:

@@ -312,15 +312,14 @@ def quiet(verbose: int) -> Iterator[None]:
 @contextlib.contextmanager
 def tune_environment(verbose: int) -> Iterator[None]:
     """Set Tune's environment variables, and reset them afterwards."""
-    before = {key: os.environ.get(key) for key in TUNE_ENVIRONMENT}
-    os.environ.update({key: value for key, value in TUNE_ENVIRONMENT.items() if before[key] is None})
+    new = TUNE_ENVIRONMENT.keys() - os.environ.keys()
+    os.environ.update({key: TUNE_ENVIRONMENT[key] for key in new})
     try:
         with quiet(verbose), uncounted_callbacks():
             yield
     finally:
-        for key, value in before.items():
-            if value is None:
-                os.environ.pop(key, None)
+        for key in new:
+            os.environ.pop(key, None)
 
 
 # --- Checks of a cluster's nodes, by a task on each that takes no CPUs ----------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,9 @@ class TuneReportCallback(Reporting):
     ``on_train_epoch_end`` has run: it has what is logged there. Runs on: worker. Raises: MetricError for a name that
     Lightning has not logged, TrialStopped when the trial ends at this report.
     """
+
+    _writes = False
+    """Whether a report comes with a checkpoint."""
 
     @known_arguments
     def __init__(
@@ -90,7 +93,7 @@ class TuneReportCallback(Reporting):
             return
         session = get_session()
         metrics = self._read(trainer, session)
-        write = self._checkpoint(trainer, session)
+        write = trainer.save_checkpoint if self._writes else None
         if inner := session.within_fit(trainer):
             if write is not None:
                 session.note(
@@ -102,9 +105,6 @@ class TuneReportCallback(Reporting):
         session.exchange.training = None if inner else TrainerExchange(trainer)
         step, name, last = trainer.global_step, self.filename, fit_ends(trainer, self._every_n)
         session.boundary.report(metrics, write, epoch=epoch, step=step, filename=name, last=last)
-
-    def _checkpoint(self, trainer: pl.Trainer, session: Session) -> Callable[[str], object] | None:
-        return None
 
     def _read(self, trainer: pl.Trainer, session: Session) -> dict[str, Any]:
         logged = trainer.callback_metrics
@@ -139,6 +139,8 @@ class TuneReportCheckpointCallback(TuneReportCallback):
     they are written. The file is written in the background, from a copy in rank 0's main memory.
     """
 
+    _writes = True
+
     @known_arguments
     def __init__(
         self,
@@ -150,9 +152,6 @@ class TuneReportCheckpointCallback(TuneReportCallback):
     ) -> None:
         super().__init__(metrics, on, every_n=every_n)
         self.filename = filename
-
-    def _checkpoint(self, trainer: pl.Trainer, session: Session) -> Callable[[str], object] | None:
-        return trainer.save_checkpoint
 
 
 def unsynced(trainer: pl.Trainer) -> list[str]:

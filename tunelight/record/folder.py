@@ -125,7 +125,8 @@ def create_sweep_folder(
     Raises: SettingsError for a name or storage that can be no folder; StorageError where a sweep of that name
         exists, or the folder cannot be written.
     """
-    stem = stamped(default) if name is None else name
+    readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", default).strip("-.") or "sweep"
+    stem = f"{readable}-{time.strftime('%Y%m%d-%H%M%S')}" if name is None else name
     folder, attempt = sweep_folder(storage, stem), 1
     parent = folder.parent
     try:
@@ -141,12 +142,6 @@ def create_sweep_folder(
             f"The sweep's folder {shown(folder)} cannot be written: {why(error)}. Choose another storage=."
         ) from error
     return folder
-
-
-def stamped(default: str) -> str:
-    """Return a name for a sweep without one: after what it trains, and the time."""
-    readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", default).strip("-.") or "sweep"
-    return f"{readable}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def _taken(folder: Path, resume: bool) -> StorageError:
@@ -217,10 +212,10 @@ def read_sweep_file(folder: str | os.PathLike[str]) -> dict[str, Any]:
     path = Path(folder, SWEEP_FILE)
     try:
         refresh(path)
-        data = read_yaml(path.read_text(encoding="utf-8"))
+        data = yaml.load(path.read_text(encoding="utf-8"), BoundedLoader)  # noqa: S506 - of PyYAML's safe loader
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise StorageError(f"{path} cannot be read: {error}. Restore it, or delete it to go by the record.") from error
     if not isinstance(data, dict):
         raise StorageError(f"{path} must hold a mapping, but holds {type(data).__name__}. Restore or delete it.")
@@ -233,14 +228,6 @@ def read_sweep_file(folder: str | os.PathLike[str]) -> dict[str, Any]:
         return masked_settings(data)
     except RecursionError:
         raise StorageError(f"{path} cannot be read: a value in it contains itself. Restore or delete it.") from None
-
-
-def read_yaml(text: str) -> Any:
-    """Read YAML that others may have written. Raises: ValueError."""
-    try:
-        return yaml.load(text, BoundedLoader)  # noqa: S506 - it derives from PyYAML's safe loader
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(str(error)) from error
 
 
 # --- How a sweep was run: no environment variables are kept ----------------------------------------

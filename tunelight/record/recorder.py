@@ -257,7 +257,18 @@ class RecordCallback(Callback):
         if not repeated and (
             metrics or not result.get("done")
         ):  # one that failed, or had nothing left, reports nothing
-            self._write_report(trial.trial_id, when, metrics, result, extra)
+            self._write(
+                "report",
+                trial=trial.trial_id,
+                **when,
+                metrics=metrics,
+                decision="STOP" if result.get("done") else "CONTINUE",
+                workers=extra.get("workers"),
+                seconds=extra.get("seconds"),
+                **({"compiled": extra["compiled"]} if extra.get("compiled") else {}),
+                **(self._why(trial.trial_id) if result.get("done") else {}),
+                **({"error": masked_error(extra["error"])} if extra.get("error") else {}),
+            )
         for found in extra.get("checkpoints") or ():
             self._write_checkpoint(trial.trial_id, when, found)
         if error := extra.get("error"):
@@ -265,27 +276,6 @@ class RecordCallback(Callback):
             self._set(trial.trial_id, state, **({"why": error["message"]} if state == STOPPED else {"error": error}))
         elif repeated and metrics and result.get("done"):
             self._set(trial.trial_id, STOPPED, **self._why(trial.trial_id))
-
-    def _write_report(
-        self,
-        trial_id: str,
-        when: Mapping[str, Any],
-        metrics: Mapping[str, Any],
-        result: Mapping[str, Any],
-        extra: Mapping[str, Any],
-    ) -> None:
-        self._write(
-            "report",
-            trial=trial_id,
-            **when,
-            metrics=metrics,
-            decision="STOP" if result.get("done") else "CONTINUE",
-            workers=extra.get("workers"),
-            seconds=extra.get("seconds"),
-            **({"compiled": extra["compiled"]} if extra.get("compiled") else {}),
-            **(self._why(trial_id) if result.get("done") else {}),
-            **({"error": masked_error(extra["error"])} if extra.get("error") else {}),
-        )
 
     def _repeats(self, trial_id: str, number: Any) -> bool:
         known = self.state.trials[trial_id]

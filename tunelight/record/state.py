@@ -365,9 +365,8 @@ def _apply_config(state: SweepState, line: Mapping[str, Any]) -> None:
     else:
         change = {key: line[key] for key in ("training_iteration", "parent", "parent_iteration", "config")}
         trial.changes.append({**change, "before": trial.config})
-    trial.config = dict(line["config"])
-    if line["parent"] is not None:
         state.events.append((line["time"], trial.id, "config", line["parent"]))
+    trial.config = dict(line["config"])
 
 
 def _apply_gang(state: SweepState, line: Mapping[str, Any]) -> None:

@@ -644,8 +644,7 @@ class Steps:
             if self._timer is not threading.current_thread():
                 return  # it has ended meanwhile
             console = self._console or Console()
-            live = console.is_terminal and not console.is_dumb_terminal and is_terminal(console.file)
-            if not live or in_notebook():
+            if in_notebook() or not choose_view(console).animated:
                 console.print(f"{text} ...", highlight=False, markup=False, soft_wrap=True)
                 return
             columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()

@@ -122,14 +122,12 @@ def _named(space: SearchSpace, settings: Settings, folder: Path | None) -> Blind
     name = options.pop("name", None)
     if name is None and len(settings.objectives) <= 1 and not options:
         name = "random"
-    if isinstance(name, str) and name in _BLIND:
+    if isinstance(name, str) and name in _OWN:
         if options:
             raise SettingsError(f"searcher={name!r} takes no {', '.join(options)}.")
-        _refuse_warm_start(settings, f"searcher={name!r}")
-        return _blind(name, space, settings)
-    if isinstance(name, str) and name == "auto":
-        if options:
-            raise SettingsError(f"searcher='auto' takes no {', '.join(options)}.")
+        if name in _BLIND:
+            _refuse_warm_start(settings, f"searcher={name!r}")
+            return _blind(name, space, settings)
         name = _fitting(space, settings)
     return _optuna(name, options, space, settings, folder)
 

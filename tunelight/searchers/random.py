@@ -58,7 +58,6 @@ class BlindSearcher(TrackingSearcher):
     def __init__(self, space: SearchSpace, metric: str | None = None, mode: str | None = None) -> None:
         super().__init__(metric=metric, mode=mode)
         self._space = space
-        self._seen = 0
         self.tried = Tried(space)
 
     def _begin(self, values: dict[str, Any]) -> dict[str, Any]:

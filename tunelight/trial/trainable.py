@@ -150,7 +150,10 @@ class GangTrainable(Trainable):
                     trial.answer(Continue(until=trial.number + 1))
             else:
                 self._start()
-            return self._next_result()
+            while not isinstance(event := trial.next_event(), Report):
+                if event is None or not trial.running:
+                    return self._ended(event)
+            return self._reported(event)
         except TrialError as error:
             return self._failed(error.error)
         finally:
@@ -238,14 +241,6 @@ class GangTrainable(Trainable):
         if gang.unfit is not None:
             trial.say(f"a worker is replaced: {gang.unfit}")
         trial.start(gang, None if self.spec.of_sweep else make_leave_check(gang))  # a driver of tunelight's tells
-
-    def _next_result(self) -> dict[str, Any]:
-        while True:
-            event = self._trial.next_event()
-            if isinstance(event, Report):
-                return self._reported(event)
-            if event is None or not self._trial.running:
-                return self._ended(event)
 
     def _reported(self, report: Report) -> dict[str, Any]:
         trial = self._trial

@@ -254,11 +254,8 @@ def test_a_checkpoint_in_parts_of_several_nodes_is_refused_in_a_store(tmp_path: 
     with pytest.raises(CheckpointError, match="save_distributed_checkpoint=False"):
         away.write(info, lambda path: Path(path).mkdir())
     assert not list(home.glob("*.tmp"))
-
-    def writes_meanwhile(path: str) -> None:
-        Path(path).write_bytes(b"of rank 0, whose working folder is on a disk that both nodes have")
-
-    assert away.write(info, writes_meanwhile) is None
+    whole = b"of rank 0, whose working folder is on a disk that both nodes have"
+    assert away.write(info, lambda path: Path(path).write_bytes(whole)) is None, "it writes meanwhile"
     assert [path.read_bytes()[:9] for path in home.glob(".*.tmp")] == [b"of rank 0"]
     plain = CheckpointInfo(str(tmp_path / "shared" / "report-000001.ckpt"), 1)
     assert away.write(plain, lambda path: Path(path).mkdir()) is None, "of a shared folder, rank 0 finishes it"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import yaml
@@ -46,13 +47,6 @@ def test_help_lists_the_commands_in_the_order_in_which_they_are_needed_and_each_
         assert f"Example: tunelight {name}" in " ".join(call(name, "--help").output.split())
 
 
-def failing(error: BaseException) -> Any:
-    def fail(*_: Any, **__: Any) -> None:
-        raise error
-
-    return fail
-
-
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -65,7 +59,7 @@ def failing(error: BaseException) -> Any:
     ],
 )
 def test_an_error_is_a_message_and_an_exit_code(monkeypatch, error, code):
-    monkeypatch.setattr("tunelight.record.list_sweeps", failing(error))
+    monkeypatch.setattr("tunelight.record.list_sweeps", mock.Mock(side_effect=error))
     done = call("ls", code=code)
     said = str(error).removeprefix("[Errno 13] ") or "interrupted"
     assert said in done.stderr
@@ -75,8 +69,7 @@ def test_an_error_is_a_message_and_an_exit_code(monkeypatch, error, code):
 
 
 def test_debug_shows_the_traceback_wherever_it_stands(monkeypatch):
-    error = StorageError("no such sweep")
-    monkeypatch.setattr("tunelight.record.list_sweeps", failing(error))
+    monkeypatch.setattr("tunelight.record.list_sweeps", mock.Mock(side_effect=StorageError("no such sweep")))
     for words in (["--debug", "ls"], ["ls", "--debug"]):
         done = call(*words, code=BAD_INPUT)
         assert "Traceback" in done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -37,14 +38,9 @@ pytestmark = pytest.mark.usefixtures("space")
 
 def taking(monkeypatch: pytest.MonkeyPatch, where: str, answer: Any) -> list[Any]:
     """Put a function that notes its arguments and returns ``answer`` where a command calls one that starts Ray."""
-    seen: list[Any] = []
-
-    def take(*args: Any, **kwargs: Any) -> Any:
-        seen.append((args, kwargs))
-        return answer
-
+    take = mock.Mock(return_value=answer)
     monkeypatch.setattr(where, take)
-    return seen
+    return take.call_args_list
 
 
 @pytest.mark.parametrize(
@@ -119,10 +115,7 @@ def test_run_hands_on_what_was_given_and_nothing_else(tmp_path, monkeypatch):
     ],
 )
 def test_errors_speak_of_options(tmp_path, monkeypatch, error, said):
-    def fail(*_: Any, **__: Any) -> None:
-        raise SettingsError(error)
-
-    monkeypatch.setattr("tunelight.sweep.run.run", fail)
+    monkeypatch.setattr("tunelight.sweep.run.run", mock.Mock(side_effect=SettingsError(error)))
     assert said in call("run", FILE, code=BAD_INPUT).stderr
 
 

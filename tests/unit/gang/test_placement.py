@@ -158,8 +158,7 @@ def test_gangs_on_one_node_listen_on_it_alone_unless_nccl_may_need_others(meet: 
 
 
 def test_how_many_gpus_cuda_shows_is_known_once_it_is_in_use() -> None:
-    def unused(count: Any) -> int:
-        return 3  # CUDA's driver has not been initialised
+    unused = mock.Mock(return_value=3)  # CUDA's driver has not been initialised
 
     def used(count: Any) -> int:
         count._obj.value = 2

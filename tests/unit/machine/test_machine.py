@@ -12,7 +12,9 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -63,12 +65,7 @@ def test_a_difference_names_versions_and_nodes_and_counts_for_lightning_s_packag
 
 
 def test_a_gang_of_unlike_workers_never_meets(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Context:
-        @staticmethod
-        def get_node_id() -> str:
-            return "a" * 8
-
-    monkeypatch.setattr("ray.get_runtime_context", Context)
+    monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "a" * 8))
     spec = GangSpec(Reservation(2), versions={})
     membership: Any = Gang(spec, None)
     here = Location("a" * 8, "10.0.0.1", 1, "one", versions={"torch": "2.13.0"})
@@ -88,11 +85,7 @@ def test_a_process_runs_until_it_has_ended_and_another_user_s_runs_too(monkeypat
         child.communicate(b"\n")
     assert not is_running(child.pid)
     assert [is_running(pid) for pid in (0, -1, 2**62)] == [False] * 3
-
-    def kill(pid, number):
-        raise PermissionError
-
-    monkeypatch.setattr(os, "kill", kill)
+    monkeypatch.setattr(os, "kill", mock.Mock(side_effect=PermissionError))
     assert is_running(1)
 
 
@@ -195,10 +188,8 @@ def test_before_tune_runs_the_first_signal_interrupts(capfd):
 
 
 def test_a_place_that_cannot_be_written_to_now_is_gone_round_and_a_ctrl_c_that_is_ignored_stays_ignored(capfd):
-    def busy(text: str) -> None:
-        raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stdout>'>")
-
-    with StopSignals(busy):
+    busy = RuntimeError("reentrant call inside <_io.BufferedWriter name='<stdout>'>")
+    with StopSignals(mock.Mock(side_effect=busy)):
         tune = listen()
         signal.raise_signal(signal.SIGINT)
     assert tune == ["stop"]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from rich.console import Console
@@ -625,10 +626,7 @@ def test_a_sweep_that_nobody_runs_is_told_of_and_a_driver_that_comes_back_follow
 
 
 def test_ctrl_c_gives_the_terminal_back_and_what_cannot_be_read_is_an_error(followed: Sweep, tmp_path: Path) -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    watching = Watching(followed, interrupt)
+    watching = Watching(followed, mock.Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         watching()
     assert "(watching ended)" in watching.text

@@ -23,15 +23,10 @@ from tunelight.space.check import check_settings
 
 
 @pytest.fixture
-def load(tmp_path):
+def load(tmp_path, write):
     """Return a function that loads a sweep of W&B, with a script beside it, as a space."""
     (tmp_path / "train.py").touch()
-
-    def load(text: str) -> SearchSpace:
-        (tmp_path / "sweep.yaml").write_text(text)
-        return SearchSpace.load(tmp_path / "sweep.yaml")
-
-    return load
+    return lambda text: SearchSpace.load(write(text))
 
 
 SWEEP = """\

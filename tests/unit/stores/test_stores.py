@@ -8,6 +8,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import fsspec
 import pytest
@@ -83,10 +84,8 @@ def test_a_url_that_can_be_no_storage_is_refused_before_anything_is_asked(url, s
 
 
 def test_a_library_that_is_missing_is_named(monkeypatch):
-    def missing(protocol: str) -> None:
-        raise ImportError("Install s3fs to access S3")
-
-    monkeypatch.setattr(fsspec, "get_filesystem_class", missing)
+    missing = ImportError("Install s3fs to access S3")
+    monkeypatch.setattr(fsspec, "get_filesystem_class", mock.Mock(side_effect=missing))
     with pytest.raises(SettingsError, match=r"Install s3fs to access S3\. Every node needs it"):
         stores.working("s3://bucket/x")
 
@@ -130,10 +129,8 @@ def test_a_store_that_fails_raises_os_errors(storage, monkeypatch):
     class NoCredentialsError(Exception):
         pass
 
-    def failing(self: Store, path: Path) -> Any:
-        raise NoCredentialsError("Unable to locate credentials")
-
-    monkeypatch.setattr(Store, "_name", failing)
+    error = NoCredentialsError("Unable to locate credentials")
+    monkeypatch.setattr(Store, "_name", mock.Mock(side_effect=error))
     store, path = there(storage()), storage() / "s" / "a"
     path.parent.mkdir(parents=True)
     path.write_text("a")
@@ -145,11 +142,8 @@ def test_a_store_that_fails_raises_os_errors(storage, monkeypatch):
 def test_a_store_that_does_not_answer_is_not_an_empty_one(storage, monkeypatch):
     store = there(storage())
     store.write(storage() / "t" / "checkpoints" / "report-000001.json", b"{}")
-
-    def expired(*args: Any, **kwargs: Any) -> None:
-        raise PermissionError("The provided token has expired")
-
-    monkeypatch.setattr(type(store._system), "ls", expired)
+    expired = PermissionError("The provided token has expired")
+    monkeypatch.setattr(type(store._system), "ls", mock.Mock(side_effect=expired))
     for ask in (lambda: checkpoints.find(storage() / "t"), lambda: checkpoints.pinned(storage() / "t"),
                 lambda: store.has_any(storage() / "t")):  # fmt: skip
         with pytest.raises(PermissionError, match="expired"):

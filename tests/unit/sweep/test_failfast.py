@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-import tunelight as tl
 from tests.kit.recording import Sweep
-from tunelight.errors import SettingsError, SweepFailedError, WorkerFailedError
+from tunelight.errors import SweepFailedError, WorkerFailedError
 from tunelight.messages import WorkerError
 from tunelight.policies import FirstTrials, signature
 from tunelight.record import read_record
@@ -184,9 +183,3 @@ def test_what_was_wrong_may_be_mended_in_a_sweep_that_gave_up(sweep: Watched) ->
     assert SavedSweep(sweep.folder, told, state)._differences(now) == []
     state.ended = "interrupted"
     assert len(SavedSweep(sweep.folder, told, state)._differences(now)) == 2
-
-
-@pytest.mark.parametrize("count", [-1, True, 2.5])
-def test_the_number_of_trials_is_checked(count: Any) -> None:
-    with pytest.raises(SettingsError, match=r"give_up_after must be a whole number of 0 \(never\) or more"):
-        tl.FailurePolicy(give_up_after=count)

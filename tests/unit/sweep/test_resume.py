@@ -177,46 +177,38 @@ def test_a_finished_sweep_is_read_back_and_returns_at_once(tmp_path, settings, m
     assert [trial.state for trial in results.trials] == ["FINISHED"]
 
 
-class Driver:
-    """Runs of one sweep up to Ray's start: what its search would suggest, trial by trial, is put into its record."""
-
-    def __init__(self, storage: Path) -> None:
-        self.storage = storage
-
-    def run(self, trials: int | None = None, **settings: Any) -> list[float]:
-        """Return the values of x of the trials that a run makes; it is cut off after ``trials``."""
-        given, control = asked(self.storage, seed=1, **settings), SweepControl()
-        with contextlib.ExitStack() as stack:
-            past = stack.enter_context(open_saved_sweep(given)) if given.resume else None
-            sweep = stack.enter_context(claimed(sweeps._prepare(SPACE, given, past, control), past))
-            with sweeps._parts(sweep, control, None, None, orders=Orders("sweep")) as (search, *_):  # type: ignore[arg-type]
-                search._max_concurrent = None
-                search._make = stub_trial  # type: ignore[method-assign]
-                made: list[Any] = []
-                for _ in sweep.start.again:
-                    search.next_trial()
-                while (trials is None or len(made) < trials) and (trial := search.next_trial()) is not None:
-                    made.append(trial)
-        return [trial.config["x"] for trial in made]
+def driven(storage: Path, trials: int | None = None, **settings: Any) -> list[float]:
+    """Return x of the trials that a run puts into its record up to Ray's start; it is cut off after ``trials``."""
+    given, control = asked(storage, seed=1, **settings), SweepControl()
+    with contextlib.ExitStack() as stack:
+        past = stack.enter_context(open_saved_sweep(given)) if given.resume else None
+        sweep = stack.enter_context(claimed(sweeps._prepare(SPACE, given, past, control), past))
+        with sweeps._parts(sweep, control, None, None, orders=Orders("sweep")) as (search, *_):  # type: ignore[arg-type]
+            search._max_concurrent = None
+            search._make = stub_trial  # type: ignore[method-assign]
+            made: list[Any] = []
+            for _ in sweep.start.again:
+                search.next_trial()
+            while (trials is None or len(made) < trials) and (trial := search.next_trial()) is not None:
+                made.append(trial)
+    return [trial.config["x"] for trial in made]
 
 
 def test_a_baseline_that_is_new_when_a_sweep_goes_on_is_tried_next(tmp_path: Path) -> None:
-    suggested = Driver(tmp_path / "straight").run(num_samples=4)
-    driver = Driver(tmp_path / "resumed")
-    assert driver.run(3, num_samples=5, baselines=[{"x": 0.5}]) == [0.5, *suggested[:2]]
-    assert driver.run(2, num_samples=7, resume=True, baselines=[{"x": 0.5}, {"x": 0.25}]) == [0.25, suggested[2]]
-    told = read_sweep_file(tmp_path / "resumed" / "s")
+    suggested, resumed = driven(tmp_path / "straight", num_samples=4), tmp_path / "resumed"
+    assert driven(resumed, 3, num_samples=5, baselines=[{"x": 0.5}]) == [0.5, *suggested[:2]]
+    assert driven(resumed, 2, num_samples=7, resume=True, baselines=[{"x": 0.5}, {"x": 0.25}]) == [0.25, suggested[2]]
+    told = read_sweep_file(resumed / "s")
     assert told["baselines"] == [{"x": 0.5}, {"x": 0.25}]
-    assert driver.run(num_samples=7, resume=True, baselines=[{"x": 0.75}]) == [0.75, suggested[3]]
+    assert driven(resumed, num_samples=7, resume=True, baselines=[{"x": 0.75}]) == [0.75, suggested[3]]
 
 
 def test_a_baseline_that_was_cut_off_before_its_turn_is_tried_when_the_sweep_goes_on_and_a_new_one_needs_room(tmp_path):
-    driver = Driver(tmp_path)
     baselines = [{"x": 0.5}, {"x": 0.5}, {"x": 0.25}]
-    assert driver.run(1, num_samples=3, baselines=baselines) == [0.5]
-    assert driver.run(num_samples=3, resume=True, baselines=baselines) == [0.5, 0.25]
+    assert driven(tmp_path, 1, num_samples=3, baselines=baselines) == [0.5]
+    assert driven(tmp_path, num_samples=3, resume=True, baselines=baselines) == [0.5, 0.25]
     with pytest.raises(SettingsError, match=r"all but 0 of its num_samples=3 trials are made. Give num_samples=4"):
-        driver.run(num_samples=3, resume=True, baselines=[*baselines, {"x": 0.75}])
+        driven(tmp_path, num_samples=3, resume=True, baselines=[*baselines, {"x": 0.75}])
 
 
 def test_more_epochs_train_those_on_that_finished_and_fewer_are_refused(tmp_path: Path) -> None:

@@ -400,11 +400,7 @@ def test_a_checkpoint_that_tune_asked_for_is_the_newest_of_an_ended_trial(make: 
 @pytest.fixture
 def resized(make: Make) -> Any:
     """Make a trial of 2 to 8 workers that starts with 2."""
-
-    def build(train: Any, **spec: Any) -> GangTrainable:
-        return make(train, reservation=reserve(workers=(2, 8)).starting(2), start=2, reports_to="sweep", **spec)
-
-    return build
+    return functools.partial(make, reservation=reserve(workers=(2, 8)).starting(2), start=2, reports_to="sweep")
 
 
 def grown(one: GangTrainable, size: int = 4) -> Any:

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tunelight.errors import GangError
-from tunelight.machine.network import REACH_LIMIT_S, listening, reach, unreachable
+from tunelight.machine.network import listening, reach, unreachable
 from tunelight.messages import Place
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def gather(store: dist.Store, place: Place, limit_s: float = GATHER_LIMIT_S) -> 
     return [store.get(key).decode() for key in keys]
 
 
-def try_pairs(store: dist.Store, place: Place, nodes: int, address: str, limit_s: float = REACH_LIMIT_S) -> None:
+def try_pairs(store: dist.Store, place: Place, nodes: int, address: str) -> None:
     """Check that every node can connect to every other at a free port of ``address``, which the backend will use.
 
     The first rank of each node tries, and all ranks wait for its result. Raises: GangError naming two nodes that
@@ -99,16 +99,16 @@ def try_pairs(store: dist.Store, place: Place, nodes: int, address: str, limit_s
         if place.local_rank == 0:
             doors = [f"door/{node}" for node in range(nodes) if node != place.node_rank]
             _wait(store, doors, GATHER_LIMIT_S)
-            store.set(tried[place.node_rank], _try(place, [json.loads(store.get(door)) for door in doors], limit_s))
+            store.set(tried[place.node_rank], _try(place, [json.loads(store.get(door)) for door in doors]))
         _wait(store, tried, GATHER_LIMIT_S)
     if failure := next(filter(None, (store.get(key).decode() for key in tried)), None):
         raise GangError(failure, "exception")
 
 
-def _try(place: Place, doors: Sequence[tuple[str, str, int]], limit_s: float) -> str:
+def _try(place: Place, doors: Sequence[tuple[str, str, int]]) -> str:
     """Return why another node (host, address and port) cannot be reached; an empty string where all can."""
     with ThreadPoolExecutor(_MOST_AT_ONCE) as threads:
-        reasons = threads.map(lambda door: reach(door[1], door[2], limit_s), doors)
+        reasons = threads.map(lambda door: reach(door[1], door[2]), doors)
         for (host, address, port), why in zip(doors, reasons, strict=True):
             if why is not None:
                 me = f"Rank {place.rank} on {os.uname().nodename} ({place.interface})"

@@ -547,7 +547,7 @@ def _bundles_here() -> int | None:
 
 def write_later(
     checkpoint: dict[str, Any], path: str, writer: CheckpointIO, uncopied: Iterable[torch.Tensor] = ()
-) -> Callable[[], None]:
+) -> Callable[[], object]:
     """Copy ``checkpoint``, except for tensors of its own; return a function that writes it. Runs on: worker, rank 0."""
     while isinstance(writer, AsyncCheckpointIO) and writer.checkpoint_io is not None:
         writer = writer.checkpoint_io  # its thread would write after the function has returned
@@ -557,26 +557,10 @@ def write_later(
     except Exception:  # for example, a user's object that can be pickled but not copied
         if not plain:
             raise
-        return _bytes_later(checkpoint, path)
-
-    def write() -> None:
-        if plain:
-            torch.save(snapshot, path)
-        else:
-            writer.save_checkpoint(snapshot, path)
-
-    return write
-
-
-def _bytes_later(checkpoint: dict[str, Any], path: str) -> Callable[[], None]:
-    buffer = io.BytesIO()
-    torch.save(checkpoint, buffer)
-
-    def write() -> None:
-        with Path(path).open("wb") as stream:
-            stream.write(buffer.getbuffer())
-
-    return write
+        buffer = io.BytesIO()
+        torch.save(checkpoint, buffer)
+        return partial(Path(path).write_bytes, buffer.getbuffer())
+    return partial(torch.save if plain else writer.save_checkpoint, snapshot, path)
 
 
 def frozen(value: Any, uncopied: Iterable[torch.Tensor] = ()) -> Any:

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -284,11 +285,8 @@ def test_a_path_that_a_node_cannot_read_is_told_with_that_node(tmp_path, monkeyp
 
 def test_a_path_that_ray_data_does_not_take_is_told(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tunelight.extras.data.server._check_reach", lambda *_: None)
-
-    def refuse(paths: list[str]) -> None:
-        raise ValueError("no such scheme.")
-
-    monkeypatch.setattr("tunelight.extras.data.server.ray_data", lambda: SimpleNamespace(read_parquet=refuse))
+    refusing = mock.Mock(**{"read_parquet.side_effect": ValueError("no such scheme.")})
+    monkeypatch.setattr("tunelight.extras.data.server.ray_data", lambda: refusing)
     with pytest.raises(DataError, match=r"'train' cannot be read from s4://x/y: no such scheme\. Correct the path"):
         open_dataset("train", {"parquet": "s4://x/y"})
 

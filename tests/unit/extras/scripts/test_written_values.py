@@ -256,8 +256,4 @@ def _plain(value: Any) -> Any:
 def test_fire() -> None:
     fire = pytest.importorskip("fire")
     kinds = kinds_of("a=object, b=object, text=str, real=float, rows=list str")
-
-    def main(**found: Any) -> dict[str, Any]:
-        return found
-
-    check(kinds, lambda words: fire.Fire(main, words, serialize=lambda _: None), (), "fire")
+    check(kinds, lambda words: fire.Fire(lambda **found: found, words, serialize=lambda _: None), (), "fire")

@@ -201,14 +201,11 @@ def test_a_trainer_of_the_other_lightning_says_how_to_choose(kind: Any) -> None:
 
 
 @ALL
-def test_a_gang_of_another_kind_is_refused(kind: Any, join: Any) -> None:
+def test_a_gang_of_another_kind_or_size_is_refused(kind: Any, join: Any) -> None:
     other = "horovod" if kind.backend != "horovod" else "ddp"
     join(other)
     with pytest.raises(StrategyError, match=f"backend='{kind.backend}'.*this one has '{other}'"):
         kind()
-
-
-def test_a_gang_of_another_size_is_refused(join: Any) -> None:
     join()
     with pytest.raises(StrategyError, match=r"num_workers=3\) runs in a gang of 2"):
         tl.RayStrategy(num_workers=3)
