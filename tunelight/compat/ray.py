@@ -332,8 +332,7 @@ def without_hints_on_deaths() -> Iterator[None]:
 @contextlib.contextmanager
 def uncounted_callbacks() -> Iterator[None]:
     """Keep Tune from importing wandb and mlflow, if installed, to count the callbacks. Read in 2.43.0 and 2.60.0."""
-    from ray.air._internal import usage
-
+    usage: Any = importlib.import_module("ray.tune.tune").air_usage
     original, usage.tag_callbacks = usage.tag_callbacks, lambda _: False
     try:
         yield
