@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +18,7 @@ class Explained:
     """A regular expression for the way and the place, as in "driver /returned-0/returned/0"."""
     page: str
     reason: str
-    only: tuple[tuple[str, tuple[object, ...]], ...] = ()
+    only: Sequence[tuple[str, tuple[object, ...]]] = ()
     """Features of the programs that have it, by name."""
 
 
@@ -34,11 +35,23 @@ EXPLAINED: Final = (
         "ModelPruning begins anew after a restart, since Lightning's checkpoint has no masks",
         (("pruning", (True,)),),
     ),
+    *(
+        Explained(
+            rf"(left|paused|resumed|killed) /{place}",
+            "faults.md",
+            "what callbacks make while a fit trains is not there after a restart behind it",
+            features,
+        )
+        for place, *features in (
+            (r"fit-\d-\d/(schedules|callbacks/StochasticWeightAveraging)", ("weights", ("swa",))),
+            (r"fit-\d-\d/frozen", ("finetuning", ("own",)), ("runs", ("validate",))),  # as after the validation
+            (r"(raised|returned|reports)", ("accumulate", ("schedule",)), ("runs", ("fit twice",))),
+        )
+    ),
     Explained(
-        r"(left|paused|resumed|killed) /fit-\d-\d/(schedules|callbacks/StochasticWeightAveraging)",
+        r"killed /raised-KILLED: missing",
         "faults.md",
-        "what callbacks make while a fit trains is not there after a restart behind it",
-        (("weights", ("swa",)),),
+        "an error of the training code ends a trial, and a rank that is killed meanwhile raises none",
     ),
     Explained(
         r"(left|paused|resumed|killed|resized) /(fit-\d-\d/callbacks/ModelCheckpoint|checkpoints|files)",
@@ -51,6 +64,12 @@ EXPLAINED: Final = (
         "faults.md",
         "plain attributes are not restored: a list of an epoch's losses lacks those from before the restart",
         (("appended", (True,)),),
+    ),
+    Explained(
+        r"\w+ /(\d-)?fit-\d-\d(-\d)?/callbacks/Finetuning/internal_optimizer_metadata",
+        "faults.md",
+        "a second fit's checkpoints lack the groups that BaseFinetuning made in the first",
+        (("finetuning", ("own",)), ("runs", ("fit twice",))),
     ),
     Explained(
         r"adopted /\d-fit-\d-\d/own",
@@ -82,7 +101,8 @@ EXPLAINED: Final = (
 def explained(way: str, difference: str, program: Program) -> Explained | None:
     """Return what explains a difference; None if nothing does."""
     for known in EXPLAINED:
-        if re.match(known.where, f"{way.rpartition('_')[2]} {difference}") and all(
+        where = known.where.replace("KILLED", str(program["kill"][1]))  # the rank
+        if re.match(where, f"{way.rpartition('_')[2]} {difference}") and all(
             program[feature] in choices for feature, choices in known.only
         ):
             return known

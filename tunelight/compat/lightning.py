@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from lightning_fabric.utilities.types import ReduceOp
     from pytorch_lightning.accelerators import Accelerator, CPUAccelerator, CUDAAccelerator
     from pytorch_lightning.callbacks import (
+        BaseFinetuning,
         BasePredictionWriter,
         BatchSizeFinder,
         Callback,
@@ -77,8 +78,8 @@ _DOCUMENTED: Final = {
     "fabric.plugins.environments": "ClusterEnvironment",
     "fabric.utilities.rank_zero": "rank_zero_only",
     "pl.accelerators": "Accelerator CPUAccelerator CUDAAccelerator",
-    "pl.callbacks": "BasePredictionWriter BatchSizeFinder Callback Checkpoint GradientAccumulationScheduler "
-    "LearningRateFinder ProgressBar",
+    "pl.callbacks": "BaseFinetuning BasePredictionWriter BatchSizeFinder Callback Checkpoint "
+    "GradientAccumulationScheduler LearningRateFinder ProgressBar",
     "pl.core.optimizer": "LightningOptimizer",
     "pl.loggers": "CSVLogger Logger MLFlowLogger TensorBoardLogger WandbLogger",
     "pl.plugins": "AsyncCheckpointIO TorchCheckpointIO",

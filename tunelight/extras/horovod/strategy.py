@@ -273,6 +273,8 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
     def teardown(self) -> None:
         """Release the model and the optimizers."""
         self._explicit.close()
+        for optimizer in self.optimizers:
+            getattr(optimizer, "_grad_accs", []).clear()  # with Horovod's hooks, which would live until it is collected
         _optimizers_to_device(self.optimizers, torch.device("cpu"))
         super().teardown()
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from tunelight.compat.lightning import (
+    BaseFinetuning,
     Callback,
     GradientAccumulationScheduler,
     TrainerFn,
@@ -111,6 +112,9 @@ class Recovery(Callback):
             fit: Any = trainer.fit_loop
             vars(fit).pop("on_advance_end", None)
             fit.on_advance_end = partial(self._end_epoch, trainer, fit.on_advance_end)
+            for callback in trainer.callbacks:  # type: ignore[attr-defined]  # Trainer's own list
+                if isinstance(callback, BaseFinetuning):  # it would put the last fit's groups in this one's checkpoints
+                    callback._internal_optimizer_metadata = {}
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Note that the fit ends. Reporting callbacks, at which it may be stopped, come later."""
