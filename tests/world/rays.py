@@ -38,7 +38,10 @@ def _named(name: str) -> Any:
 
 def copied(value: Any) -> Any:
     """Return a value as another process gets it."""
-    return pickle.loads(cloudpickle.dumps(value))
+    try:
+        return pickle.loads(pickle.dumps(value))  # most are plain, and cloudpickle takes longer
+    except Exception:  # noqa: BLE001 - cloudpickle tells what cannot be sent
+        return pickle.loads(cloudpickle.dumps(value))
 
 
 class Ref:

@@ -363,8 +363,10 @@ class Disk:
         """Let a function that looks at a path tell what its node has seen before."""
 
         def call(path: Any = ".", *given: Any, **more: Any) -> Any:
+            if not self.caches_s or self._kernel.current is None:
+                return look(path, *given, **more)
             name = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
-            if not self.caches_s or self._kernel.current is None or not name.startswith(self.folder):
+            if not name.startswith(self.folder):
                 return look(path, *given, **more)
             key = self._kernel.here.node, look.__name__, name
             at, found = self._seen.get(key, (-math.inf, None))
