@@ -316,10 +316,11 @@ def without_hints_on_deaths() -> Iterator[None]:
     """Leave out Ray's advice for each worker that dies: tunelight's own names the worker. Read in 2.43.0 and 2.60.0."""
     from ray._private import worker
 
+    hidden = ("A worker died or was killed", "[mutex.cc : ")  # the second: traces of a lock, as a worker ends
     original = worker.print_to_stdstream
 
     def pass_on(data: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
-        if not str(data["lines"][0] if data["lines"] else "").startswith("A worker died or was killed"):
+        if not str(data["lines"][0] if data["lines"] else "").startswith(hidden):
             original(data, *args, **kwargs)
 
     worker.print_to_stdstream = pass_on
