@@ -50,8 +50,11 @@ def _reports(ended: Ended, trial: TrialState, states: Mapping[str, Mapping[int, 
         number = report["training_iteration"]
         adopts = number > first + 1 and number - 1 in taken
         begins = states[taken[number - 1]].values() if adopts else [state]
-        known = ended.may_go_back(trial) or report["state"] in _made_again(ended, trial, number, report["epochs"])
-        if not known and all(_trained(begin, report["used"], report["epochs"]) != report["state"] for begin in begins):
+        if (
+            all(_trained(begin, report["used"], report["epochs"]) != report["state"] for begin in begins)
+            and not ended.may_go_back(trial)
+            and report["state"] not in _made_again(ended, trial, number, report["epochs"])
+        ):
             yield f"report {number} of {trial.id} is not that of the undisturbed run"
             return
         state = report["state"]
@@ -206,10 +209,9 @@ def checkpoints(ended: Ended) -> Iterator[str]:
                 states |= {saved_in(Path(one.path))["state"] for one in kept}
             if not files.is_valid(info):
                 yield f"{trial.id}: {name} is not what its checksum says"
-                continue
-            saved = saved_in(Path(info.path))
-            states |= _made_again(ended, trial, info.number, saved["epoch"])
-            if not info.between and states.isdisjoint({None, saved["state"]}):
+            elif not info.between and states.isdisjoint({None, (saved := saved_in(Path(info.path)))["state"]}):
+                if saved["state"] in _made_again(ended, trial, info.number, saved["epoch"]):
+                    continue
                 yield f"{trial.id}: {name} is another training than report {info.number}"
 
 
