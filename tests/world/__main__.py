@@ -31,6 +31,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+_TOGETHER = 16
+"""How many sweeps run in one process, one after another: a fork's first takes a third longer than the others."""
 HANGS_S = 60.0
 """How long a sweep may take here; more is no matter of virtual time."""
 MEMORY = "/dev/shm"
@@ -81,14 +83,13 @@ def main() -> int:
         sweeps = [sweep for sweep in _found() if sweep.name in args.found or not args.found]
     outcomes: list[Outcome] = []
     began = time.monotonic()
-    for sweep in sweeps:
-        if args.sweeps is not None and len(outcomes) >= args.sweeps:
-            break
-        if args.seconds is not None and time.monotonic() - began >= args.seconds:
-            break
-        outcomes.append(apart(sweep, replay=args.replay is not None))
-        sys.stdout.write(outcomes[-1].wrong)
-        if args.first and outcomes[-1].wrong:
+    sweeps = itertools.islice(sweeps, args.sweeps)
+    if args.seconds is not None:
+        sweeps = itertools.takewhile(lambda _: time.monotonic() - began < args.seconds, sweeps)
+    for outcome in apart(sweeps, replay=args.replay is not None):
+        outcomes.append(outcome)
+        sys.stdout.write(outcome.wrong)
+        if args.first and outcome.wrong:
             break
     minutes = (time.monotonic() - began) / 60
     wrong, faults = sum(bool(one.wrong) for one in outcomes), sum(one.faults for one in outcomes)
@@ -130,13 +131,13 @@ def _shrink(seed: int, kind: str | None) -> int:
 
     kind = kind or _kind(seed)
     planned = faults.plan(seed, kind)
-    first = apart(Sweep(seed, kind, planned)).wrong
+    first = _forked([Sweep(seed, kind, planned)], replay=False)[0].wrong
     if not first:
         sys.stdout.write(f"nothing is wrong with seed {seed} ({kind})\n")
         return 1
     for one in list(planned):
         less = [other for other in planned if other is not one]
-        if _check(wrong := apart(Sweep(seed, kind, less)).wrong) == _check(first):
+        if _check(wrong := _forked([Sweep(seed, kind, less)], replay=False)[0].wrong) == _check(first):
             planned, first = less, wrong
     kept = {"was": "", "seed": seed, "kind": kind, "faults": planned}
     path = FOUND / f"seed_{seed}.json"
@@ -157,26 +158,43 @@ def _kind(seed: int) -> str:
     return random.Random(seed).choice(list(KINDS))
 
 
-def apart(sweep: Sweep, *, replay: bool = False) -> Outcome:
-    """Run a sweep in a fork of this process, which no earlier one has touched."""
+def apart(sweeps: Iterable[Sweep], *, replay: bool = False) -> Iterator[Outcome]:
+    """Run sweeps in forks of this process, some in each; what is wrong with one, it must be wrong with alone."""
+    sweeps = iter(sweeps)
+    while batch := list(itertools.islice(sweeps, _TOGETHER)):
+        outcomes = _forked(batch, replay=replay)
+        if len(outcomes) > 1 and outcomes[-1].wrong:
+            alone = _forked([batch[len(outcomes) - 1]], replay=replay)[0]
+            before = f"(only in one process with those from seed {batch[0].seed} on)\n" + outcomes[-1].wrong
+            outcomes[-1] = alone if alone.wrong else alone._replace(wrong=before)
+        yield from outcomes
+        sweeps = itertools.chain(batch[len(outcomes) :], sweeps)
+
+
+def _forked(batch: list[Sweep], *, replay: bool) -> list[Outcome]:
+    """Run sweeps in a fork, one after another, up to the first with which something is wrong."""
     read, write = os.pipe()
     if (child := os.fork()) == 0:
-        faulthandler.dump_traceback_later(HANGS_S, exit=True)
-        try:
-            outcome = _run(sweep, replay=replay)
-            sys.stdout.flush()
-        except BaseException:  # noqa: BLE001 - the fork must not go on as its parent
-            outcome = Outcome(traceback.format_exc(), 0, 0.0)
-        with os.fdopen(write, "w") as answer:
-            json.dump(outcome, answer)
+        with os.fdopen(write, "w", buffering=1) as answer:
+            for sweep in batch:
+                faulthandler.dump_traceback_later(HANGS_S, exit=True)
+                try:
+                    outcome = _run(sweep, replay=replay)
+                    sys.stdout.flush()
+                except BaseException:  # noqa: BLE001 - the fork must not go on as its parent
+                    outcome = Outcome(traceback.format_exc(), 0, 0.0)
+                answer.write(json.dumps(outcome) + "\n")
+                if outcome.wrong:
+                    break
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as answer:
-        said = answer.read()
+        outcomes = [Outcome(*json.loads(line)) for line in answer]
     os.waitpid(child, 0)
-    if not said:
-        return Outcome(f"seed {sweep.seed}: its process has ended, or waits for something of this machine\n", 0, 0.0)
-    return Outcome(*json.loads(said))
+    if len(outcomes) < len(batch) and not (outcomes and outcomes[-1].wrong):
+        ended = f"seed {batch[len(outcomes)].seed}: its process has ended, or waits for something of this machine\n"
+        outcomes.append(Outcome(ended, 0, 0.0))
+    return outcomes
 
 
 def _run(sweep: Sweep, *, replay: bool) -> Outcome:

@@ -24,7 +24,7 @@ class Planned(NamedTuple):
     seed: int
 
 
-def plan(seed: int, kind: str, most: int = 14, within_s: float = 25.0) -> list[Planned]:
+def plan(seed: int, kind: str, most: int = 18, within_s: float = 25.0) -> list[Planned]:
     """Draw what is to happen to a sweep of a kind: some of the faults that it can have, again and again."""
     rng = random.Random(seed)
     possible = [name for name in FAULTS if kind.startswith("stored") or name not in OF_STORES]

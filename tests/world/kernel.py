@@ -376,21 +376,25 @@ class Kernel:
 
     # -- what modules get in place of Python's own
 
-    def _look(self) -> None:
+    def _look(self) -> Any:
+        """Return the node where somebody looks at the clock, if any."""
+        if self.current is None:
+            return None
         self._looks += 1
-        if self._looks > _LOOKS and self.current is not None:
+        if self._looks > _LOOKS:
             self._looks = 0
             self.sleep(0.5)
+        return self.current.process.node
 
     def monotonic(self) -> float:
         """As ``time.monotonic``: with the clock of the node where it is asked."""
-        self._look()
-        return self.now + getattr(getattr(self.current and self.current.process, "node", None), "booted_s", 0.0)
+        node = self._look()
+        return self.now if node is None else self.now + float(node.booted_s)
 
     def time(self) -> float:
         """As ``time.time``: with the clock of the node where it is asked (``ahead_s``)."""
-        self._look()
-        return BEGAN + self.now + getattr(getattr(self.current and self.current.process, "node", None), "ahead_s", 0.0)
+        node = self._look()
+        return BEGAN + self.now + (0.0 if node is None else float(node.ahead_s))
 
 
 class Lock:

@@ -75,8 +75,7 @@ def split(path: str | os.PathLike[str]) -> tuple[str, ...] | None:
 
     A folder called ``FOLDER`` counts only if a protocol follows: else it is a user's own.
     """
-    parts = Path(path).parts
-    if FOLDER not in parts[:-1]:
+    if FOLDER not in os.fspath(path) or FOLDER not in (parts := Path(path).parts)[:-1]:
         return None
     import fsspec  # who has a folder need not wait for it
 

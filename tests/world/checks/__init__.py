@@ -68,7 +68,7 @@ def now(world: Any) -> Iterator[str]:
         since = group.idle = (group.idle or world.kernel.now) if holds and group not in used else None
         if since is not None and world.kernel.now - since > _IDLE_S and not world.suffered(*_HINDERED, since=since):
             yield f"left: {group._hex} is reserved for {world.kernel.now - since:.0f} s, and no worker runs in it"
-    owners = world.owners()
+    owners = world.owners() if len(world.drivers) > 1 else ()
     for process in world.drivers:
         own = [one.generation for one in owners if one.pid == process.pid]
         lost = process.alive and process.threads and not process.stopped and own and own[-1] < len(owners)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +167,13 @@ def replays(ended: Ended) -> Iterator[str]:
 
 def _plain(state: Any) -> dict[str, Any]:
     """Return a state as JSON has it, by name and by trial."""
-    plain = json.loads(json.dumps(asdict(state), default=str))
+
+    def of(one: Any) -> Any:
+        if is_dataclass(one):
+            return {field.name: getattr(one, field.name) for field in fields(one)}
+        return list(one) if isinstance(one, Sequence) else str(one)
+
+    plain = json.loads(json.dumps(state, default=of))
     return {**{f"trial {key}": one for key, one in plain.pop("trials").items()}, **plain}
 
 
