@@ -28,6 +28,8 @@ _CODES: Final = {HeadLostError: AGAIN, GangError: FAILED, WorkerFailedError: FAI
 """The exit codes of a run's errors; all others are bad input."""
 _RUNS_CODE: Final[set[str]] = set()
 """Commands that import a user's code; the others only read."""
+_STAYS: Final[set[str]] = set()
+"""Commands whose Ray stays for the next one."""
 _USAGE: Final[Any] = typer.BadParameter.__base__
 """What a wrong flag or a missing argument raises; typer vendors click without exporting this class."""
 _AS_JSON: Final = "tunelight.json"
@@ -195,18 +197,23 @@ app = typer.Typer(
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def command(example: str, *, runs_code: bool = False, takes_settings: bool = False) -> Callable[[F], F]:
+def command(
+    example: str, *, runs_code: bool = False, takes_settings: bool = False, stays: bool = False
+) -> Callable[[F], F]:
     """Make a function a command of ``tunelight``, named like it; ``--help`` shows commands in the order of definition.
 
     Args:
         example: its help ends with it.
         runs_code: it imports a user's code, also from the working directory.
         takes_settings: ``--set`` takes every setting, and its help lists them.
+        stays: its Ray stays for the next such command.
     """
 
     def register(function: F) -> F:
         if runs_code:
             _RUNS_CODE.add(function.__name__)
+        if stays:
+            _STAYS.add(function.__name__)
         kind = TakesSettings if takes_settings else Command
         summary = " ".join((function.__doc__ or "").split("\n\n")[0].split())  # Typer would cut it at 45 characters
         short = f"{summary.partition('. ')[0].rstrip('.')}."
@@ -232,14 +239,27 @@ def _start(
 
 
 def main() -> None:
-    """Run the command line of this process.
+    """Run the command line of this process."""
+    if _name() in _STAYS:
+        from tunelight.cli.stay import through_driver
+
+        through_driver(_main)
+    else:
+        _main()
+
+
+def _name() -> str:
+    return next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+
+
+def _main() -> None:
+    """Run it in this process.
 
     Only commands that run a user's code import from the working directory: reading a sweep must not run code that is
     in its folder. They look there last: a module of Python's name there is for a script's own process alone.
     """
     here = os.getcwd()  # noqa: PTH109 - sys.path holds text
-    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-    if command in _RUNS_CODE and here not in sys.path and "" not in sys.path:
+    if _name() in _RUNS_CODE and here not in sys.path and "" not in sys.path:
         sys.path.append(here)
     warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"
     app()

@@ -145,7 +145,9 @@ def _checked(checked: Checked) -> dict[str, Any]:
     }
 
 
-@command("run space.yaml --num-samples 50 --workers 4 --set model.lr=0.01", runs_code=True, takes_settings=True)
+@command(
+    "run space.yaml --num-samples 50 --workers 4 --set model.lr=0.01", runs_code=True, takes_settings=True, stays=True
+)
 def run(
     file: options.File,
     keys: options.Keys = [],
@@ -193,7 +195,7 @@ def run(
     _finish(lambda: start(space, **settings), quiet=quiet, json=json)
 
 
-@command("train train.py --workers 4 -- --lr 0.01", runs_code=True, takes_settings=True)
+@command("train train.py --workers 4 -- --lr 0.01", runs_code=True, takes_settings=True, stays=True)
 def train(
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A training script, train.py, or a module.")],
     values: Annotated[
@@ -238,7 +240,7 @@ def train(
     _finish(lambda: start(space, **{**once, **overrides, **asked}), quiet=True, json=json)
 
 
-@command("resume last      tunelight resume last --num-samples 100", runs_code=True)
+@command("resume last      tunelight resume last --num-samples 100", runs_code=True, stays=True)
 def resume(
     sweep: options.Sweep,
     num_samples: options.Samples = None,
@@ -267,6 +269,14 @@ def resume(
     names = options.names_of(columns)
     progress = False if quiet or json else settings.get("progress", True) if names is None else names
     _finish(lambda: go_on(folder, **settings | {"progress": progress}), quiet=quiet, json=json)
+
+
+@command("down")
+def down() -> None:
+    """End the Ray that stays ready for five minutes after run, train and resume, for the next of them."""
+    from tunelight.cli.stay import down as end
+
+    typer.echo("Ray has ended." if end() else "No Ray is kept ready.")
 
 
 def _finish(sweep: Callable[[], SweepResults], *, quiet: bool, json: bool) -> None:

@@ -57,6 +57,16 @@ def born(pid: int) -> int | None:
         return None if is_running(pid) else 0
 
 
+def memory_is_short() -> bool:
+    """Tell whether less than a twentieth of the machine's memory is left."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found = {line.split(":")[0]: int(line.split()[1]) for line in lines[:3]}
+        return found["MemAvailable"] * 20 < found["MemTotal"]
+    except (OSError, KeyError, ValueError, IndexError):
+        return False
+
+
 @contextlib.contextmanager
 def collector_resting() -> Iterator[None]:
     """Import or read much within this: the collector would walk the growing heap again and again, and find nothing."""

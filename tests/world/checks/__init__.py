@@ -64,7 +64,8 @@ def now(world: Any) -> Iterator[str]:
     for group in world.rays.groups:
         holds = group.state == "CREATED" and group.name.startswith("tunelight-seat-") and group.owner.alive
         gang = [actor.process for actor in world.rays.actors.values() if actor.owner is group.owner and actor.process]
-        holds = holds and not any(one.stopped for one in (group.owner, *gang))  # a head looks at each report
+        # A head looks at each report, and does nothing between the calls of its driver, which may be stopped.
+        holds = holds and group.owner.threads and not any(one.stopped for one in (group.owner, *gang))
         since = group.idle = (group.idle or world.kernel.now) if holds and group not in used else None
         if since is not None and world.kernel.now - since > _IDLE_S and not world.suffered(*_HINDERED, since=since):
             yield f"left: {group._hex} is reserved for {world.kernel.now - since:.0f} s, and no worker runs in it"

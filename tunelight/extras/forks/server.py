@@ -36,7 +36,7 @@ from typing import Any
 sys.path[0] = str(Path(__file__).parents[3])  # in place of this script's folder
 from tunelight.extras.forks import setup_worker
 from tunelight.extras.forks.setup_worker import Request
-from tunelight.machine.processes import is_running
+from tunelight.machine.processes import is_running, memory_is_short
 
 sys.path.pop(0)
 
@@ -48,8 +48,6 @@ _IMPORT_S = 180
 _END_S = 5.0
 """How long workers may take to end after their raylet."""
 _LOOK_S = 1.0
-_SCARCE = 0.05
-"""The share of the machine's memory that is left when servers end."""
 _ANSWER_S = 10.0
 """How long a launcher may take to send its request, and to say that it waits for the fork."""
 _MOST_FILES = 8
@@ -63,7 +61,7 @@ def main(argv: list[str]) -> Request | None:
     folder, threads, modules, later = argv
     if not setup_worker.own(folder):
         return None
-    if _scarce():
+    if memory_is_short():
         sys.exit(setup_worker.NO_ROOM)
     lock = (Path(folder) / "lock").open("w")
     try:
@@ -71,7 +69,7 @@ def main(argv: list[str]) -> Request | None:
     except OSError:
         return None  # another one serves
     _log_to(folder)
-    listener = _listen(folder, setup_worker.BASE)
+    listener = setup_worker.listen(folder, setup_worker.BASE)
     mine = dict(os.environ)
     os.environ.setdefault("OMP_NUM_THREADS", threads)  # Ray sets it for a worker before that imports anything
     why = _prepare(modules)
@@ -106,7 +104,7 @@ class Server:
                 elif request.job in self._children.values():
                     _answer(link, setup_worker.ELSEWHERE)
                 else:
-                    listener = _listen(self._folder, request.job)
+                    listener = setup_worker.listen(self._folder, request.job)
                     if self._fork(request.job):
                         return Server(self._folder, [listener], self._takes).serve_workers(later, link, request, files)
                     listener.close()
@@ -138,7 +136,7 @@ class Server:
                     if request.template in self._children.values():
                         _answer(link, setup_worker.ELSEWHERE)
                     else:
-                        listener = _listen(self._folder, request.template)
+                        listener = setup_worker.listen(self._folder, request.template)
                         if self._fork(request.template):
                             server = Server(self._folder, [listener], self._takes)
                             return server._serve(request.template, ",".join(request.modules), link, request, files)
@@ -210,7 +208,7 @@ class Server:
         if self._raylet and not is_running(self._raylet):
             return "worker" in self._children.values() or not self._children  # a server of jobs outlives another Ray's
         limit_s = _IDLE_S if self._raylet else _FIRST_S
-        return (not self._children and time.monotonic() - self._last > limit_s) or _scarce()
+        return (not self._children and time.monotonic() - self._last > limit_s) or memory_is_short()
 
 
 def raylet_of(request: Request) -> int:
@@ -229,15 +227,6 @@ def _log_to(folder: str) -> None:
         os.close(file)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_BAD_ADJUSTMENT)
-
-
-def _listen(folder: str, name: str) -> socket.socket:
-    path = Path(folder) / name
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(str(path))
-    listener.listen(128)
-    return listener
 
 
 def _prepare(modules: str) -> str | None:
@@ -347,16 +336,6 @@ def _close(files: list[int]) -> None:
     for file in files:
         with contextlib.suppress(OSError):
             os.close(file)
-
-
-def _scarce() -> bool:
-    """Tell whether the machine is short of memory."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        found = {line.split(":")[0]: int(line.split()[1]) for line in lines[:3]}
-        return found["MemAvailable"] < _SCARCE * found["MemTotal"]
-    except (OSError, KeyError, ValueError, IndexError):
-        return False
 
 
 if __name__ == "__main__":

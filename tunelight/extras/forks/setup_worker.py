@@ -102,6 +102,28 @@ def own(folder: str) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
 
 
+def request_of(argv: list[str]) -> Request:
+    """Return a request for a process that has all from this one, with these arguments."""
+    env = dict(os.environ)
+    umask = os.umask(0)
+    os.umask(umask)
+    numbers = {number for name, number in vars(resource).items() if name.startswith("RLIMIT_")}
+    limits = [(number, resource.getrlimit(number)) for number in sorted(numbers)]
+    cores = sorted(os.sched_getaffinity(0))
+    return Request(argv, env, os.getcwd(), umask, os.nice(0), limits, cores, job_of(env))
+
+
+def listen(folder: str, name: str) -> socket.socket:
+    """Return a socket of this name that listens, in place of one before it."""
+    path = os.path.join(folder, name)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(path)
+    listener.listen(128)
+    return listener
+
+
 def send(link: socket.socket, request: Request, files: list[int]) -> None:
     """Send a request, and copies of open files."""
     data = marshal.dumps(tuple(request))
@@ -178,13 +200,7 @@ def forked(folder: str, server: list[str], argv: list[str]) -> bool:
     """Let a server fork this worker; tell whether it did."""
     if not own(folder):
         return False
-    env = dict(os.environ)
-    umask = os.umask(0)
-    os.umask(umask)
-    numbers = {number for name, number in vars(resource).items() if name.startswith("RLIMIT_")}
-    limits = [(number, resource.getrlimit(number)) for number in sorted(numbers)]
-    cores = sorted(os.sched_getaffinity(0))
-    request = Request(argv, env, os.getcwd(), umask, os.nice(0), limits, cores, job_of(env))
+    request = request_of(argv)
     began, started = time.monotonic(), 0
     while time.monotonic() < began + LISTEN_S:
         for name in (request.job, BASE):

@@ -244,7 +244,7 @@ def test_who_has_initialised_cuda_does_not_fork_and_who_has_loaded_its_driver_do
 def test_servers_end_where_memory_gets_short_and_workers_stay(server, tmp_path, monkeypatch):
     (tmp_path / "modules" / "pressure.py").write_text(
         "import sys; from pathlib import Path; main = sys.modules['__main__']\n"
-        "main._scarce = lambda: Path(__file__).with_name('short').exists()\n"
+        "main.memory_is_short = lambda: Path(__file__).with_name('short').exists()\n"
     )
     monkeypatch.setattr("tunelight.extras.forks.ready._FIRST", ("pressure",))
     worker = psutil.Process(launched(server, tmp_path, sleeps=30)["pid"])
