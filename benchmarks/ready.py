@@ -5,6 +5,7 @@ One process calls `tunelight.run` three times (two trials of two workers, digits
   forked     as it is: Ray stays from run to run, and workers are forked with their libraries
   started    Ray stays, and each worker is a new Python that imports them (TUNELIGHT_FORK=0)
   alone      neither (reuse_gangs=False)
+  shell      three commands, `tunelight run`, of which the first's driver and Ray stay for the others
   torchrun   the same training by `torchrun`, from its start to its first epoch's end, each time anew
 
     python benchmarks/ready.py            # about 6 minutes on 2 cores
@@ -26,7 +27,18 @@ from figures import headline, median, show, spread, table
 from measure import options, said
 
 RANKS, RUNS, LIMIT_S = 2, 3, 300
-VARIANTS = {"forked": {}, "started": {"TUNELIGHT_FORK": "0"}, "alone": {"BENCHMARK_REUSE": "0"}, "torchrun": {}}
+VARIANTS = {
+    "forked": {}, "started": {"TUNELIGHT_FORK": "0"}, "alone": {"BENCHMARK_REUSE": "0"}, "shell": {}, "torchrun": {},
+}  # fmt: skip
+SPACE = f"""
+space: {{lr: {{loguniform: [1e-3, 1e-1]}}}}
+train: ready:train
+metric: val_loss
+num_samples: 2
+workers: {RANKS}
+max_concurrent: 1
+scheduler: fifo
+"""
 MODEL = """
 from tunelight.extras.digits import DigitsClassifier
 class Model(DigitsClassifier):
@@ -116,9 +128,28 @@ def by_torchrun(folder: Path) -> dict[str, float]:
     return {"first": ended - began, "trained": 0.0, "mb": 0.0}
 
 
+def by_commands(folder: Path) -> list[dict[str, float]]:
+    """Return the seconds from the start of each of three commands to its first report."""
+    (folder / "space.yaml").write_text(SPACE)
+    env = {**os.environ, "TUNELIGHT_KEEP": "1", "PYTHONPATH": str(Path(__file__).parent)}
+    command, found = [sys.executable, "-m", "tunelight"], []
+    for number in range(RUNS):
+        (folder / "edited_model.py").write_text(MODEL.format(hidden=32 if number < RUNS - 1 else 64))
+        began = time.time()
+        run = [*command, "run", "space.yaml", "--name", str(number), "--seed", "1"]
+        subprocess.run(run, env=env, cwd=folder, capture_output=True, timeout=LIMIT_S, check=True)
+        lines = (folder / "tunelight_runs" / str(number) / "record.jsonl").read_text().splitlines()
+        first = next(one for one in map(json.loads, lines) if one["kind"] == "report")
+        found.append({"first": first["time"] - began, "trained": first["metrics"]["trained"], "mb": 0.0})
+    subprocess.run([*command, "down"], env=env, capture_output=True, timeout=LIMIT_S, check=True)
+    return found
+
+
 def measured(variant: str, folder: Path) -> list[dict[str, float]]:
     """Return what each run of one process took."""
     folder.mkdir()
+    if variant == "shell":
+        return by_commands(folder)
     if variant == "torchrun":
         return [by_torchrun(folder)] * RUNS
     done = subprocess.run(
@@ -142,6 +173,9 @@ def declare(found: dict[str, list[list[dict[str, float]]]]) -> None:
         headline(f"{name}: call of tl.run to the first report", median(ours), "s", of=spread(ours))
         other = median(times("torchrun", run))
         headline(f"{name}: torchrun / tl.run", other / median(ours), of=f"torchrun {other:.2f} s")
+    first, second = (times("shell", run) for run in range(2))
+    headline("from a shell: second command / first, to the first report", median(second) / median(first), most=0.25)
+    headline("from a shell: second command / torchrun, to the first report", median(second) / other, most=0.5)
     for variant, title in (("started", "each worker a new Python"), ("alone", "reuse_gangs=False")):
         headline(f"{names[1]}: {title} / as it is", median(times(variant, 1)) / median(times("forked", 1)))
     both = [median(times(variant, 1, "mb")) for variant in ("forked", "started")]

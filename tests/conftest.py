@@ -30,6 +30,7 @@ os.environ["RAY_AUTH_MODE"] = "token"
 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ.pop("RAY_ADDRESS", None)
+os.environ["TUNELIGHT_KEEP"] = "0"  # each command starts a Ray of its own, and leaves none
 
 # A shell's background job ignores Ctrl-C, and so would the programs that tests interrupt: ignoring is inherited.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

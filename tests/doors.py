@@ -158,6 +158,7 @@ STAIRS = {
     "cli.inspect": "extras.attach extras.export extras.reproduce",
     "cli.listing": "extras.upkeep",
     "cli.starter": "extras.scripts",
+    "cli.stay": "extras.forks",
     "cli.sweeps": "extras.check",
     "cli.steer": "extras.attach extras.mcp",
     "cli.tuning": "extras.plan extras.tuneup",

@@ -12,13 +12,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from ray.tune import Callback
 from ray.tune.experiment import Trial
 
 import tunelight as tl
-from tests.kit.programs import family, held, over
+from tests.kit.programs import family, held, over, trains
 from tests.kit.waiting import until
 from tunelight.cluster.gcs_watch import EXIT_CODE
 from tunelight.errors import PreemptedError
@@ -109,12 +108,6 @@ def test_a_second_ctrl_c_ends_at_once_and_leaves_no_process(driver: subprocess.P
     began = time.monotonic()
     driver.communicate(timeout=40)
     assert time.monotonic() - began < 15
-
-
-def trains(member: psutil.Process) -> bool:
-    """Tell whether a process is a worker or a head; Ray's own ones end in time."""
-    line = " ".join(member.cmdline())
-    return "ray::" in line and "Agent" not in line
 
 
 def check_resumed(folder: Path, address: str = "local") -> None:

@@ -78,3 +78,9 @@ def family(pid: int) -> list[psutil.Process]:
 def over(members: list[psutil.Process]) -> bool:
     """Tell whether all have ended; who inherited them may not have collected them yet."""
     return not any(member.is_running() and member.status() != psutil.STATUS_ZOMBIE for member in members)
+
+
+def trains(member: psutil.Process) -> bool:
+    """Tell whether a process is a worker or a head; Ray's own ones end in time."""
+    line = " ".join(member.cmdline())
+    return "ray::" in line and "Agent" not in line

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import sys
+import sysconfig
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -268,7 +269,9 @@ def _in_use() -> bool:
 def _inherited(added: frozenset[str]) -> tuple[Any, ...]:
     """Return what processes of a Ray have from the process that starts it, beside what Ray ``added``."""
     variables = {name: value for name, value in os.environ.items() if name not in added}
-    return variables, str(Path.cwd()), tuple(sys.path)
+    packages = f"{sysconfig.get_path('purelib')}/"  # Ray adds a folder of its own in every process
+    paths = dict.fromkeys(path for path in sys.path if not path.startswith(packages))  # once each
+    return variables, str(Path.cwd()), tuple(paths)
 
 
 @atexit.register
