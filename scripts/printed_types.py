@@ -171,6 +171,12 @@ class TunedUp(Printed):
     notes: list[str]
 
 
+class Down(Printed):
+    """Whether a Ray was kept ready, which has ended."""
+
+    ended: bool
+
+
 class Deleted(Printed):
     """A sweep, and whether it, or its checkpoints, was deleted."""
 
@@ -237,6 +243,7 @@ COMMANDS: Final[dict[str, Any]] = {
     "run": Sweep,
     "train": Sweep,
     "resume": Sweep | Answer,
+    "down": Down,
     "ls": list[Listed | Unreadable],
     "show": SweepWithTrials | TrialInDetail,
     "show --follow": Event,

@@ -139,6 +139,7 @@ EXTRAS: dict[str, Room] = {
     "extras.upkeep": Room("sweeps deleted"),
     "extras.plain_tune": Room("trials on gangs for those who run Tune themselves"),
     "extras.forks": Room("workers forked from a process that has their imports"),
+    "extras.stay": Room("a command's driver, which stays for the next command", names("extras.forks")),
     "extras.wandb": Room("sweeps of W&B"),
     "extras.zoo": Room("models and data of the search spaces that come along", names("extras.digits")),
     "extras.digits": Room("a first model and its data, as a user would write them"),
@@ -154,12 +155,12 @@ EXTRAS: dict[str, Room] = {
     "extras.standalone": Room("fits outside of a sweep"),
 }
 STAIRS = {
+    "cli.app": "extras.stay",
     "cli.figures": "extras.figures extras.web",
     "cli.inspect": "extras.attach extras.export extras.reproduce",
     "cli.listing": "extras.upkeep",
     "cli.starter": "extras.scripts",
-    "cli.stay": "extras.forks",
-    "cli.sweeps": "extras.check",
+    "cli.sweeps": "extras.check extras.stay",
     "cli.steer": "extras.attach extras.mcp",
     "cli.tuning": "extras.plan extras.tuneup",
     "cluster.local": "extras.forks",

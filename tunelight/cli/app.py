@@ -241,7 +241,7 @@ def _start(
 def main() -> None:
     """Run the command line of this process."""
     if _name() in _STAYS:
-        from tunelight.cli.stay import through_driver
+        from tunelight.extras.stay import through_driver
 
         through_driver(_main)
     else:

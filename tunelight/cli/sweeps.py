@@ -272,11 +272,12 @@ def resume(
 
 
 @command("down")
-def down() -> None:
+def down(json: options.Json = False) -> None:
     """End the Ray that stays ready for five minutes after run, train and resume, for the next of them."""
-    from tunelight.cli.stay import down as end
+    from tunelight.extras.stay import down as end
 
-    typer.echo("Ray has ended." if end() else "No Ray is kept ready.")
+    ended = end()
+    print_either({"ended": ended}, "Ray has ended." if ended else "No Ray is kept ready.", as_json=json)
 
 
 def _finish(sweep: Callable[[], SweepResults], *, quiet: bool, json: bool) -> None:

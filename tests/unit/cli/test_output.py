@@ -57,7 +57,7 @@ def test_every_command_that_takes_json_is_in_the_schema():
         ("best", ["best", "last", "--export", "best.yaml"]),
         ("report", ["report", "last", "--out", "report.html"]), ("report", ["report", "last", "--study", "study.log"]),
         ("report", ["report", "last", "--figures", "history", "--format", "json"]),
-        ("rm", ["rm", "last", "--yes"]), ("init", ["init", "new"]),
+        ("rm", ["rm", "last", "--yes"]), ("init", ["init", "new"]), ("down", ["down"]),
     ],
 )  # fmt: skip
 def test_commands_on_a_recorded_sweep(runs, name, words):

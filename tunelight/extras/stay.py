@@ -246,7 +246,7 @@ class _Driver:
 
     def _takes(self, request: Request) -> bool:
         """Tell whether a new process of this request would be as this one: in its environment, and what it imports."""
-        given, first = ((one.env, one._replace(argv=[], env={}, cwd="")) for one in (request, self._first))
+        given, first = ((each.env, each._replace(argv=[], env={}, cwd="")) for each in (request, self._first))
         differ = {name for name, _ in given[0].items() ^ first[0].items()}
         files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
         packages = [path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix)) and Path(path).is_dir()]

@@ -12,16 +12,19 @@ from typing import Any
 
 import pytest
 
-from tunelight.cli import stay
 from tunelight.errors import SettingsError
+from tunelight.extras import stay
 from tunelight.extras.forks import setup_worker
 
 
 @pytest.fixture
-def driver() -> Any:
+def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A driver that has begun a moment ago, when all modules were there."""
     made = stay._Driver(socket.socket(), setup_worker.request_of(["tunelight", "run"]), lambda: None)
     made._began = time.time() + 60
+    for name, module in list(sys.modules.items()):  # what other tests have imported from folders that are gone
+        if (file := getattr(module, "__file__", None)) and not Path(file).exists():
+            monkeypatch.delitem(sys.modules, name)
     yield made
     made._listener.close()
 
@@ -66,7 +69,7 @@ def test_a_users_own_modules_are_imported_anew(tmp_path: Path, monkeypatch: pyte
     own.__file__, folder.__path__ = str(tmp_path / "own.py"), [str(tmp_path / "folder")]
     monkeypatch.setitem(sys.modules, "own", own)
     monkeypatch.setitem(sys.modules, "folder", folder)
-    names = {"own", "folder", "json", "yaml", "sys", "tunelight.cli.stay"}
+    names = {"own", "folder", "json", "yaml", "sys", "tunelight.extras.stay"}
     assert set(stay._own_code(names)) == {"own", "folder"}
 
 
