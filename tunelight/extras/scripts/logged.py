@@ -18,8 +18,8 @@ from numbers import Number
 from pathlib import Path
 from typing import Any, Final
 
+from tunelight.compat import replaced
 from tunelight.errors import GangError
-from tunelight.extras.scripts.process import replaced
 from tunelight.gang.output import LOG, follow
 from tunelight.session.session import Session
 from tunelight.settings.checks import flatten
