@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from tunelight.compat import replaced
+
 TESTED: Final = ("2.43", "2.60")
 """The oldest and the newest minor version of Ray that tunelight's tests were run with."""
 
@@ -212,15 +214,9 @@ def setup_worker(script: Path) -> Iterator[None]:
     """
     from ray._private import ray_constants
 
-    name = "SETUP_WORKER_FILENAME"
-    before = getattr(ray_constants, name, None)
-    if before == script.name:
-        setattr(ray_constants, name, str(script))
-    try:
+    known = getattr(ray_constants, "SETUP_WORKER_FILENAME", None) == script.name
+    with replaced(ray_constants, **({"SETUP_WORKER_FILENAME": str(script)} if known else {})):
         yield
-    finally:
-        if before is not None:
-            setattr(ray_constants, name, before)
 
 
 def session_folder() -> str:
@@ -323,22 +319,13 @@ def without_hints_on_deaths() -> Iterator[None]:
         if not str(data["lines"][0] if data["lines"] else "").startswith(hidden):
             original(data, *args, **kwargs)
 
-    worker.print_to_stdstream = pass_on
-    try:
+    with replaced(worker, print_to_stdstream=pass_on):
         yield
-    finally:
-        worker.print_to_stdstream = original
 
 
-@contextlib.contextmanager
-def uncounted_callbacks() -> Iterator[None]:
+def uncounted_callbacks() -> contextlib.AbstractContextManager[None]:
     """Keep Tune from importing wandb and mlflow, if installed, to count the callbacks. Read in 2.43.0 and 2.60.0."""
-    usage: Any = importlib.import_module("ray.tune.tune").air_usage
-    original, usage.tag_callbacks = usage.tag_callbacks, lambda _: False
-    try:
-        yield
-    finally:
-        usage.tag_callbacks = original
+    return replaced(importlib.import_module("ray.tune.tune").air_usage, tag_callbacks=lambda _: False)
 
 
 def silent_callback() -> Any:

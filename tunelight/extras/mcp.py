@@ -489,18 +489,10 @@ def _space_in(path: Path) -> Any:
 
 def _last_json(text: str) -> dict[str, Any] | None:
     """Return the last object that a text ends with: a user's code may print before it."""
-    start = len(text)
-    while (start := text.rfind("\n{" if start else "{", 0, start)) >= 0:
-        try:
-            found = json.loads(text[start:])
-        except ValueError:
-            continue
-        return found if isinstance(found, dict) else None
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
+    for begin in reversed([*re.finditer(r"^\{", text, re.MULTILINE)]):
+        with contextlib.suppress(ValueError):
+            return dict(json.loads(text[begin.start() :]))
+    return None
 
 
 def _error_in(text: str) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from tunelight.compat import replaced
 from tunelight.compat.lightning import (
     ModelParallelStrategy,
     ParallelStrategy,
@@ -183,12 +184,9 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
         model, optimizers = self.model, list(self.optimizers)
 
         def gather() -> list[dict[str, Any]]:
-            self.model, saved = model, self._save_distributed_checkpoint
-            self._save_distributed_checkpoint = False
-            try:
+            self.model = model
+            with replaced(self, _save_distributed_checkpoint=False):
                 return [self.optimizer_state(optimizer) for optimizer in optimizers]
-            finally:
-                self._save_distributed_checkpoint = saved
 
         return gather
 
@@ -205,12 +203,9 @@ class RayShardedStrategy(SizeInvariantTraining, ModelParallelStrategy):
         try:
             return load(checkpoint_path, **options)
         except IndexError:  # raised by Lightning for an optimizer without state (SGD without momentum)
-            optimizers, self._optimizers = self._optimizers, []
-        try:
-            checkpoint = load(checkpoint_path, **options)
-        finally:
-            self._optimizers = optimizers
-        for optimizer, saved in zip(optimizers, checkpoint.get("optimizer_states", []), strict=True):
+            with replaced(self, _optimizers=[]):
+                checkpoint = load(checkpoint_path, **options)
+        for optimizer, saved in zip(self._optimizers, checkpoint.get("optimizer_states", []), strict=True):
             for group, kept in zip(optimizer.param_groups, saved["param_groups"], strict=True):
                 group.update({name: value for name, value in kept.items() if name != "params"})
         return checkpoint

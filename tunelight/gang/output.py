@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ class RankLines(io.TextIOWrapper):
 
     def __init__(self, rank: int) -> None:
         self._prefix = f"[{rank}] ".encode()
-        super().__init__(_Bytes(self), "utf-8", "replace", write_through=True)  # type: ignore[arg-type]  # it has no name
+        super().__init__(Bytes(self.take), "utf-8", "replace", write_through=True)  # type: ignore[arg-type]  # it has no name
         self._begin()
         _streams.add(self)
 
@@ -72,15 +72,15 @@ class RankLines(io.TextIOWrapper):
         return self.buffer
 
 
-class _Bytes(io.BufferedIOBase):
-    """The bytes below a rank's text."""
+class Bytes(io.BufferedIOBase):
+    """The bytes below a stream of text, given to a function."""
 
-    def __init__(self, stream: RankLines) -> None:
-        self._stream = stream
+    def __init__(self, take: Callable[[bytes], object]) -> None:
+        self._take = take
 
     def write(self, data: Any) -> int:
         """Take bytes."""
-        self._stream.take(data := bytes(data))
+        self._take(data := bytes(data))
         return len(data)
 
     def writable(self) -> bool:

@@ -20,6 +20,7 @@ import ray
 from ray import cloudpickle
 from ray.exceptions import RayActorError
 
+from tunelight.compat import replaced
 from tunelight.compat.lightning import FABRIC, decide_in_worker, flavour, know_rank
 from tunelight.compat.torch import (
     compiled_graphs,
@@ -327,12 +328,9 @@ class GangWorker:
             return ()
         why = self._stop_reason
         ended = "finished" if why is None else "paused" if why in GOES_ON else "stopped"
-        self._ending_runs = True
-        try:
+        with replaced(self, _ending_runs=True):
             outcome = "failed" if failed or why == "diverged" else ended
             return tuple(self._trackers.end_runs(outcome, limit_s=_RUNS_LIMIT_S))
-        finally:
-            self._ending_runs = False
 
     def _clean_up(self, task: Task, late: tuple[str, ...]) -> bool:
         """Reset the process after a trial; return whether the gang's group is gone.

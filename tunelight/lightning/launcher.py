@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+from tunelight.compat import replaced
 from tunelight.compat.lightning import (
     BatchSizeFinder,
     Callback,
@@ -74,11 +75,8 @@ class GangLauncher(_Launcher):
         except _TunerExitException:
             raise  # Lightning leaves its tuner by it and continues with the fit
         except BaseException as error:
-            self._session.ending = True  # which hooks of the user's may take long over
-            try:
+            with replaced(self._session, ending=True):  # which hooks of the user's may take long over
                 _clean_up(trainer, error)
-            finally:
-                self._session.ending = False
             raise
         finally:
             if not inner:
@@ -205,14 +203,8 @@ def _fit_end(trainer: pl.Trainer) -> None:
         call._call_lightning_module_hook(trainer, "on_fit_end")
 
 
-@contextlib.contextmanager
-def _without_reports(trainer: Any) -> Iterator[None]:
-    callbacks = trainer.callbacks
-    trainer.callbacks = [callback for callback in callbacks if not isinstance(callback, Reporting)]
-    try:
-        yield
-    finally:
-        trainer.callbacks = callbacks
+def _without_reports(trainer: Any) -> contextlib.AbstractContextManager[None]:
+    return replaced(trainer, callbacks=[each for each in trainer.callbacks if not isinstance(each, Reporting)])
 
 
 def hold(trainer: Any, kind: type[Callback], *, loggers: bool) -> None:

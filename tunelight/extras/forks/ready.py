@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tunelight.compat import replaced
 from tunelight.extras.forks import setup_worker
 
 VARIABLE = "TUNELIGHT_FORK"
@@ -92,11 +93,8 @@ def import_for_forks(import_the_rest: Callable[[], object]) -> str | None:
         def from_random() -> Any:
             return real(os.urandom(real.size()))
 
-    setattr(ray.actor, "ActorClassID", DrawnInPython)  # noqa: B010 - mypy knows it as a type
-    try:
+    with replaced(ray.actor, ActorClassID=DrawnInPython):
         import_the_rest()
-    finally:
-        setattr(ray.actor, "ActorClassID", real)  # noqa: B010
     return "forks would draw the same IDs" if _id_of_a_fork() == _id_of_a_fork() else None
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch.optim import Optimizer
 
+from tunelight.compat import replaced
 from tunelight.compat.lightning import LightningOptimizer, TrainerFn, _optimizers_to_device, pl, reset_seed
 from tunelight.errors import SettingsError, StrategyError, known_arguments
 from tunelight.lightning.state.adoption import OF_GROUPS, OF_SCHEDULERS, each
@@ -243,11 +244,8 @@ class HorovodRayStrategy(SizeInvariantTraining, HorovodCollectives):
         for name, param in self.lightning_module.named_parameters():
             if param in trained and param not in wrapped._allreduce_delay:
                 wrapped._parameter_names[param], wrapped._allreduce_delay[param] = name, self._passes
-        groups, wrapped.param_groups = wrapped.param_groups, [{"params": trained - self._hooked}]
-        try:
+        with replaced(wrapped, param_groups=[{"params": trained - self._hooked}]):
             wrapped._register_hooks()
-        finally:
-            wrapped.param_groups = groups
         self._hooked |= trained
         wrapped._requires_update = trained
 

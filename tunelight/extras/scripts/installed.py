@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 
+from tunelight.compat import replaced
+
 _PYTHON = (
     *(str(Path(path).resolve()) for path in {*site.getsitepackages(), site.getusersitepackages()}),
     *(str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
@@ -85,11 +87,8 @@ class Imports:
                 self._then = frozenset(sys.modules)
             call(name, *value)
 
-        os.putenv, os.unsetenv = functools.partial(note, put), functools.partial(note, unset)
-        try:
+        with replaced(os, putenv=functools.partial(note, put), unsetenv=functools.partial(note, unset)):
             yield
-        finally:
-            os.putenv, os.unsetenv = put, unset
 
     def _by_the_script(self, frame: FrameType | None) -> bool:
         """Tell whether a frame was called by the script, and not while it imports a library."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import json
 import os
 import re
@@ -18,9 +17,9 @@ from numbers import Number
 from pathlib import Path
 from typing import Any, Final
 
+from tunelight.compat import replaced
 from tunelight.errors import GangError
-from tunelight.extras.scripts.process import replaced
-from tunelight.gang.output import LOG, follow
+from tunelight.gang.output import LOG, Bytes, follow
 from tunelight.session.session import Session
 from tunelight.settings.checks import flatten
 
@@ -319,30 +318,13 @@ class _Printed:
     @property
     def buffer(self) -> Any:
         """What takes bytes."""
-        return _PrintedBytes(self)
+        return Bytes(lambda data: self.write(data.decode(errors="replace")))
 
     def detach(self) -> Any:
         return self.buffer
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-class _PrintedBytes(io.BufferedIOBase):
-    """The bytes of a standard stream that is read."""
-
-    def __init__(self, text: _Printed) -> None:
-        self._text = text
-
-    def write(self, data: Any) -> int:
-        self._text.write(bytes(data).decode(errors="replace"))
-        return len(data)
-
-    def writable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        """Do nothing: it outlives streams that a script makes of it."""
 
 
 class _Children:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tunelight.compat import replaced
 from tunelight.errors import ScriptError, last_line
 from tunelight.extras.scripts import installed
 from tunelight.extras.scripts.installed import forget_shadowed
@@ -124,19 +125,6 @@ def _restored() -> Iterator[None]:
     finally:
         vars(sys).update(names)
         sys.path[:] = path
-
-
-@contextlib.contextmanager
-def replaced(owner: Any, **values: Any) -> Iterator[None]:
-    """Let a module or a class have other attributes meanwhile."""
-    before = {name: getattr(owner, name) for name in values}
-    try:
-        for name, value in values.items():
-            setattr(owner, name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(owner, name, value)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import CodeType
@@ -244,7 +244,7 @@ def spell_one(style: Style, key: str, value: Any, options: tuple[Option, ...] = 
             return [f"--{key}={fire(value)}"]
         if style == "lightning" and (option is None or option.kind == "value"):
             return [f"--{key}={yaml(value) if option is None else _for_hint(value, option)}"]
-        return _unknown(key, value) if option is None else _SPELT[option.kind](key, value, option)
+        return _unknown(key, value) if option is None else _known(key, value, option)
     except ValueError as error:
         name = f"--{key}" if option is None else option.name
         raise SettingsError(f"{name} does not take {value!r}, a value of the key {key!r}: {error}.") from None
@@ -273,7 +273,7 @@ def option_for(key: str, value: Any, options: Sequence[Option]) -> Option | None
     meant = [opt for opt in options if opt.means(key)]
     for option in sorted(meant, key=lambda opt: opt.kind != "flag" or opt.const != value):
         with contextlib.suppress(ValueError):
-            _SPELT[option.kind](key, value, option)
+            _known(key, value, option)
             return option
     return meant[0] if meant else None
 
@@ -304,55 +304,40 @@ def _joined(option: Option, text: str) -> list[str]:
     return [f"{name}{text}"] if text else [name, text]
 
 
-def _value(_key: str, value: Any, option: Option) -> list[str]:
-    return _joined(option, _word(value, option))
+def _known(key: str, value: Any, option: Option) -> list[str]:
+    """Spell a value for an option. Raises: ValueError where it does not take the value."""
+    if option.kind == "flag":
+        if value is not None and value == option.const:
+            return [option.name]
+        if value == option.default or (option.default is None and value in (None, False)):
+            return []
+        raise ValueError(f"it sets {option.const!r}, and is {option.default!r} where it is not given")
+    if option.kind in ("off", "both"):
+        return _switch(key, value, option)
+    if option.kind == "again" and option.default:
+        raise ValueError(f"what is given is added to its default, {option.default!r}")
+    values = list(value) if option.kind != "value" and isinstance(value, list | tuple) else [value]
+    if not values:
+        raise ValueError("it takes one value or more")
+    words = [_word(item, option) for item in values]
+    if option.kind == "many" and len(words) > 1:
+        return [option.name, *words]
+    return [part for word in words for part in _joined(option, word)]
 
 
-def _flag(_key: str, value: Any, option: Option) -> list[str]:
-    if value is not None and value == option.const:
-        return [option.name]
-    if value == option.default or (option.default is None and value in (None, False)):
-        return []
-    raise ValueError(f"it sets {option.const!r}, and is {option.default!r} where it is not given")
-
-
-def _off(key: str, value: Any, option: Option) -> list[str]:
+def _switch(key: str, value: Any, option: Option) -> list[str]:
     if value not in (True, False):
         raise ValueError("it is a switch, for true and false")
-    switched = bool(value) is not (_identifier(option.dest) == _identifier(key))
-    if not switched and option.default is False:
-        raise ValueError("it is False without it, too")
-    return [option.name] if switched else []
-
-
-def _both(key: str, value: Any, option: Option) -> list[str]:
-    if value not in (True, False):
-        raise ValueError("it is a switch, for true and false")
+    if option.kind == "off":
+        switched = bool(value) is not (_identifier(option.dest) == _identifier(key))
+        if not switched and option.default is False:
+            raise ValueError("it is False without it, too")
+        return [option.name] if switched else []
     off = option.negatives or tuple(name for name in option.names if name.startswith("--no-"))
-    on = [name for name in option.names if name not in off]
-    positive = max(on, key=len, default=option.name)
+    positive = max((name for name in option.names if name not in off), key=len, default=option.name)
     negative = max(off, key=len, default=f"--no-{positive[2:]}")
     by_its_off = _identifier(key) in map(_identifier, off) and _identifier(key) != _identifier(option.dest)
     return [positive if bool(value) is not by_its_off else negative]
-
-
-def _many(_key: str, value: Any, option: Option) -> list[str]:
-    words = _words(value, option)
-    return _joined(option, words[0]) if len(words) == 1 else [option.name, *words]
-
-
-def _again(_key: str, value: Any, option: Option) -> list[str]:
-    if option.default:
-        raise ValueError(f"what is given is added to its default, {option.default!r}")
-    return [part for word in _words(value, option) for part in _joined(option, word)]
-
-
-def _words(value: Any, option: Option) -> list[str]:
-    """Return the words for several values, one at least."""
-    values = list(value) if isinstance(value, list | tuple) else [value]
-    if not values:
-        raise ValueError("it takes one value or more")
-    return [_word(item, option) for item in values]
 
 
 def _word(value: Any, option: Option) -> str:
@@ -367,16 +352,6 @@ def _word(value: Any, option: Option) -> str:
         if isinstance(value, Mapping | list | tuple):
             raise ValueError("it takes one value")
     return _text(int(value) if option.type == "int" and isinstance(value, float) and value.is_integer() else value)
-
-
-_SPELT: Final[dict[str, Callable[[str, Any, Option], list[str]]]] = {
-    "value": _value,
-    "flag": _flag,
-    "off": _off,
-    "both": _both,
-    "many": _many,
-    "again": _again,
-}
 
 
 # --- jsonargparse ------------------------------------------------------------------------------------------

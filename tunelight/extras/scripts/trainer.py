@@ -12,10 +12,10 @@ import torch.distributed as dist
 from torch import multiprocessing
 
 from tunelight.checkpoints.files import fetch_local
+from tunelight.compat import replaced
 from tunelight.compat.lightning import ClusterEnvironment, DDPStrategy, ModelParallelStrategy, Strategy, pl
 from tunelight.errors import StrategyError
 from tunelight.extras.scripts.logged import LoggedReports
-from tunelight.extras.scripts.process import replaced
 from tunelight.lightning.callbacks import TuneReportCallback, TuneReportCheckpointCallback
 from tunelight.lightning.exact.generators import capture, restore
 from tunelight.lightning.recipe import callbacks_of, with_device

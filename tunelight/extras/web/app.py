@@ -23,6 +23,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
 from starlette.responses import (
     HTMLResponse,
     JSONResponse,
@@ -394,13 +395,7 @@ class Guard:
         if scope["method"] not in ("GET", "HEAD", "POST"):
             return _no(405, "Only GET and POST are answered.")
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
-        prefix = f"{self.cookie}="
-        kept = [
-            part.strip().removeprefix(prefix)
-            for part in headers.get("cookie", "").split(";")
-            if part.strip().startswith(prefix)
-        ]
-        given = bearer or query.get("token", "") or next(iter(kept), "")
+        given = bearer or query.get("token", "") or HTTPConnection(scope).cookies.get(self.cookie, "")
         if not secrets.compare_digest(given.encode(), self._token.encode()):
             return _no(401, "This page needs the whole address that tunelight printed, with its token.")
         if scope["method"] == "POST":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 import threading
 import time
@@ -24,6 +25,8 @@ _READ_BYTES: Final = 1 << 20
 _LOOK_S: Final = 0.25
 _STORE_LOOK_S: Final = 0.75
 _DRIVER_S: Final = 2.0
+_TEXT: Final = re.compile(r"[^\ud800-\udfff]+")
+"""A name that can be in an address: no part of it was undecodable."""
 _RECENT_S: Final = 86400.0
 """How long ago the record of a sweep that runs was written to, at most."""
 
@@ -219,7 +222,7 @@ class SweepList:
             if now - self._looked >= self._every:
                 self._looked = now
                 try:
-                    found = [sweep for sweep in self._find() if _is_text(sweep.folder.name)]
+                    found = [each for each in self._find() if _TEXT.fullmatch(each.folder.name)]
                     self._folders = {sweep.folder.name: (sweep.folder, sweep.written) for sweep in found}
                     self.error = None
                     for name in self._watches.keys() - self._folders.keys():
@@ -309,15 +312,6 @@ class SweepList:
             return any((found := driver_of(folder)) is not None and found.alive for folder in recent)
         except Exception:  # noqa: BLE001 - a store that does not answer now may do so at the next look
             return True
-
-
-def _is_text(name: str) -> bool:
-    """Tell whether a folder's name can be in an address."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def encode(message: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DistributedSampler
 
+from tunelight.compat import replaced
 from tunelight.compat.lightning import sized_len
 from tunelight.lightning.exact.eval_shards import StandIn
 
@@ -135,12 +136,8 @@ class TrainingBatches:
         assert self._cut is not None  # called for samplers of Lightning's only
         with self._play(part):
             if (done := self.whole_batches(start)) is not None:
-                before = self._cut.rank
-                self._cut.rank = part
-                try:
+                with replaced(self._cut, rank=part):
                     return list(self.batches)[done:]
-                finally:
-                    self._cut.rank = before
             order = _order(self._cut)
         rest = order[start:]
         rest += (order * (1 + self.parts.total // max(1, len(order))))[: -len(rest) % self.parts.total]
@@ -160,13 +157,9 @@ class TrainingBatches:
 
 def _order(sampler: DistributedSampler[Any]) -> list[Any]:
     """Return the order of an epoch for a single rank, without padding."""
-    kept = {name: getattr(sampler, name) for name in ("num_replicas", "rank", "num_samples", "total_size")}
     size = len(sampler.dataset)  # type: ignore[arg-type]  # a sampler's data set has a length
-    vars(sampler).update(num_replicas=1, rank=0, num_samples=size, total_size=size)
-    try:
+    with replaced(sampler, num_replicas=1, rank=0, num_samples=size, total_size=size):
         return list(sampler)
-    finally:
-        vars(sampler).update(kept)
 
 
 def groups_in_use(loaders: Sequence[TurnLoader], fetcher: Any) -> list[list[Any]]:

@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_unflatten
 from torch.utils.data import DataLoader, DistributedSampler
 
+from tunelight.compat import replaced
 from tunelight.compat.lightning import (
     ClosureResult,
     DDPStrategy,
@@ -311,11 +312,8 @@ class SizeInvariantTraining(ExactEvaluation, GangStrategy):
         trainer, module = self._trainer(), self._trainer().lightning_module
         batch = super().batch_to_device(batch, dataloader_idx=0)
         trainer._results.batch, trainer._results.batch_size = batch, None
-        hook, module._current_fx_name = module._current_fx_name, "training_step"
-        try:
+        with replaced(module, _current_fx_name="training_step"):
             output = super().training_step(batch, *self._arguments[1:])
-        finally:
-            module._current_fx_name = hook
         loss = ClosureResult.from_training_step_output(output, trainer.accumulate_grad_batches).closure_loss
         if loss is None and self.world_size > 1:
             raise RuntimeError(
