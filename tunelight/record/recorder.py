@@ -94,6 +94,7 @@ class RecordCallback(Callback):
         self._seed_of = seed_of
         self._scheduler = scheduler
         self._running: dict[str, Any] = {}
+        self._starting: set[str] = set()
         self._unfolded = 0
         self._announced, self._asked = announced, 0.0
         self.closed = False
@@ -231,15 +232,16 @@ class RecordCallback(Callback):
         if abs(self._clock() - self._asked) < _ASK_S:
             return
         self._asked = self._clock()
-        starting = [key for key in self._running if self.state.trials[key].starting]
-        for trial, number in self._announced() if starting else ():
-            if trial in starting and number >= self.state.trials[trial].number:
+        self._starting = {key for key in self._starting if self.state.trials[key].starting}
+        for trial, number in self._announced() if self._starting else ():
+            if trial in self._starting and number >= self.state.trials[trial].number:
                 self._write("training", trial=trial)
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record a start, also a start after a pause. Called by Tune just before it sets RUNNING."""
         self._set(trial.trial_id, RUNNING)
         self._running[trial.trial_id] = trial
+        self._starting.add(trial.trial_id)
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
