@@ -31,8 +31,8 @@ def end_line(state: SweepState, trial: TrialState, total: int | None) -> str:
     """Return the one line that says how a trial ended."""
     metric, best = metric_of(state), winner(state)
     again = "" if trial.repeats is None else f" (repeats {short_id(trial.repeats)})"
-    found = epochs(trial.history[-1]) if trial.history else None
-    length = counted(len(trial.history), "report") if found is None else counted(found, "epoch")
+    trained = epochs(trial.history[-1]) if trial.history else None
+    length = counted(len(trial.history), "report") if trained is None else counted(trained, "epoch")
     when = f"after {length}" if trial.history else "before its first report"
     parts = [f"trial {short_id(trial.id)}{again} {VERBS.get(trial.state, 'ended')} {when}"]
     if trial.value is not None:
