@@ -41,9 +41,9 @@ VAGUE = frozenset({"told", "said", "there", "one", "own"})
 """No local name or parameter: each of them fits any value."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 46_969, "tests": 41_029, "benchmarks": 9_297}
+MOST_LINES = {"tunelight": 46_803, "tests": 40_980, "benchmarks": 9_297}
 MOST_FILES = 201
-MOST_CORE_LINES = 28_975
+MOST_CORE_LINES = 28_925
 """As many as there are: what is added takes as much away."""
 FRONT = frozenset({"cli", "__main__"})
 """The commands: neither core, nor extras."""
