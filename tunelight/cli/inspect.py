@@ -131,12 +131,12 @@ def _show_trial(trial: TrialResult, json: bool) -> None:
 
 def load(sweep: str, storage: str) -> SweepResults:
     """Read a sweep by its path or name; what ran when its driver was killed is interrupted. Raises: StorageError."""
-    from tunelight.record import INTERRUPTED, RUNNING, apply, driver_of, find_sweep
+    from tunelight.record import INTERRUPTED, RUNNING, apply, find_sweep, live_driver_of
     from tunelight.results import SweepResults
 
     results = SweepResults.load(find_sweep(sweep, storage))
-    state, driver = results.record, driver_of(results.folder)
-    cut_off = state.ended is None and (driver is None or not driver.alive)
+    state = results.record
+    cut_off = state.ended is None and live_driver_of(results.folder) is None
     for trial in [other for other in state.trials.values() if other.state == RUNNING] if cut_off else ():
         apply(state, {"kind": "state", "time": state.updated, "trial": trial.id, "state": INTERRUPTED})
     return results
@@ -169,7 +169,7 @@ def events(folder: Path, sleep: Callable[[float], object] = time.sleep) -> Itera
     Raises: StorageError.
     """
     from tunelight.extras.attach import RecordFollower
-    from tunelight.record import driver_of
+    from tunelight.record import live_driver_of
 
     follower = RecordFollower(folder, brief=True)
     alone_since: float | None = None
@@ -180,9 +180,7 @@ def events(folder: Path, sleep: Callable[[float], object] = time.sleep) -> Itera
         if follower.state.ended is not None:
             yield {"type": "end", "time": follower.state.updated, "reason": follower.state.ended}
             return
-        driver = driver_of(folder)
-        alive = driver is not None and driver.alive
-        alone_since = None if alive else alone_since or time.monotonic()
+        alone_since = (alone_since or time.monotonic()) if live_driver_of(folder) is None else None
         if alone_since is not None and time.monotonic() - alone_since >= _GRACE_S:
             yield {"type": "end", "time": time.time(), "reason": "cut off"}
             return

@@ -132,7 +132,10 @@ def rm(
     for folder in folders:
         held = size_of(folder)
         what = f"sweep {folder.name} ({_trials_of(folder)}, {size(held)})"
-        agreed = yes or _confirmed(f"Delete {what}?", json)
+        try:
+            agreed = yes or typer.confirm(f"Delete {what}?", err=json)
+        except typer.Abort as error:  # Ctrl-C, or the terminal was closed
+            raise KeyboardInterrupt from error
         if agreed:
             delete_sweep(folder)
         done.append({"sweep": folder.name, "folder": shown(folder), "deleted": agreed, "bytes": held if agreed else 0})
@@ -140,13 +143,6 @@ def rm(
             typer.echo(f"Deleted {what}." if agreed else f"Kept sweep {folder.name}.")
     if json:
         print_json(done)
-
-
-def _confirmed(question: str, json: bool) -> bool:
-    try:
-        return typer.confirm(question, err=json)
-    except typer.Abort as error:  # Ctrl-C, or the terminal was closed
-        raise KeyboardInterrupt from error
 
 
 def _trials_of(folder: Path) -> str:

@@ -90,7 +90,15 @@ def load_space_and_settings(
     if is_script(file):
         space = space_of_script(file, words, after)
     else:
-        check_words(file, words, after)
+        if words:
+            raise SettingsError(
+                f"{words[0]!r}: {file} has a search space of its own. Fix a key by --set {words[0]}, or change the "
+                "file."
+            )
+        if after:
+            raise SettingsError(
+                f"{' '.join(after)}: what comes after -- is for a script, and {file} is none. Say args: in the file."
+            )
         space = SearchSpace.of(file)
     settings = {name: value for name, value in sets.items() if name in NAMES}
     keys = {name: value for name, value in sets.items() if name not in NAMES}
@@ -144,18 +152,6 @@ def space_of_script(file: str, words: Sequence[str], after: Sequence[str]) -> Se
         )
     form = "A key of the search space is given as KEY=DOMAIN, lr='loguniform(1e-4, 1e-1)'"
     return SearchSpace(_pairs(words, read_domain, SpaceError, form), script=file, args=list(after))
-
-
-def check_words(file: str, words: Sequence[str], after: Sequence[str]) -> None:
-    """Refuse words that only a script takes. Raises: SettingsError."""
-    if words:
-        raise SettingsError(
-            f"{words[0]!r}: {file} has a search space of its own. Fix a key by --set {words[0]}, or change the file."
-        )
-    if after:
-        raise SettingsError(
-            f"{' '.join(after)}: what comes after -- is for a script, and {file} is none. Say args: in the file."
-        )
 
 
 _CALL = re.compile(r"(\w+)\((.*)\)", re.DOTALL)

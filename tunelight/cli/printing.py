@@ -95,9 +95,8 @@ def words(config: Mapping[str, Any]) -> str:
 
 def about_sweep(results: SweepResults) -> dict[str, Any]:
     """Return a summary of a sweep for JSON; if it has not ended and is not running, it was cut off."""
-    from tunelight.record import driver_of
+    from tunelight.record import live_driver_of
 
-    driver = driver_of(results.folder)
     best = results.best if results.top(1) else None
     repeated = results.repeated()
     return {
@@ -107,7 +106,7 @@ def about_sweep(results: SweepResults) -> dict[str, Any]:
         "mode": results.mode,
         "objectives": results.objectives,
         "ended": results.ended,
-        "running": results.ended is None and driver is not None and driver.alive,
+        "running": results.ended is None and live_driver_of(results.folder) is not None,
         "trials": len(results),
         "states": {state: count for state, count in results.counts.items() if count},
         "best": None if best is None else about_trial(best),

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tunelight import stores
 from tunelight.cluster import local
@@ -31,6 +30,7 @@ from tunelight.compat.ray import (
     is_client,
     own_versions,
     runtime_env_fields,
+    task_on,
     uncounted_callbacks,
     without_hints_on_deaths,
 )
@@ -251,7 +251,10 @@ def check_cluster(
     try:
         return fitted(reservation, live_nodes(), who=who, spread=spread, data_cpus=data_cpus)
     except ResourceError as error:
-        if not _may_grow():
+        grows = False
+        with contextlib.suppress(Exception):  # no answer means that there is no autoscaler
+            grows = has_autoscaler()
+        if not grows:
             raise
         warnings.warn(f"{error} The cluster may grow: waiting for it.", stacklevel=2)
     return reservation
@@ -280,13 +283,6 @@ def waits_for(reservation: Reservation) -> str:
         if free.get(name, 0) < number <= has.get(name, 0)
     ]
     return f"No trial has started yet: it needs {'; '.join(lacks)}. Others hold the rest." if lacks else ""
-
-
-def _may_grow() -> bool:
-    """Tell whether this cluster has an autoscaler; no answer means that there is none."""
-    with contextlib.suppress(Exception):
-        return has_autoscaler()
-    return False
 
 
 @contextlib.contextmanager
@@ -352,9 +348,7 @@ def ask_others(look: Callable[..., Any], *given: Any) -> dict[Any, dict[str, Any
     calls, mine = {}, ray.get_runtime_context().get_node_id()
     for node in ray.nodes():
         if node["Alive"] and node["NodeID"] != mine:
-            affinity = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            task: Any = ray.remote(look).options(num_cpus=0, max_retries=0, scheduling_strategy=affinity)
-            calls[task.remote(*given)] = node
+            calls[task_on(node["NodeID"], look).remote(*given)] = node
     return calls
 
 

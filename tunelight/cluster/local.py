@@ -65,7 +65,7 @@ class LocalRay:
         return (self.asked, self.inherited) == (asked, _inherited(self.added))
 
     def hold(self) -> None:
-        """Keep it until ``rest``."""
+        """Keep it until ``schedule_shutdown``."""
         with _LOCK:
             if self.timer is not None:
                 self.timer.cancel()

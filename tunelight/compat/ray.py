@@ -219,6 +219,15 @@ def setup_worker(script: Path) -> Iterator[None]:
         yield
 
 
+def task_on(node_id: str, function: Callable[..., Any]) -> Any:
+    """Return a function as a task of one node, without resources, which is not tried again where that is lost."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    affinity = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    return ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=affinity)
+
+
 def session_folder() -> str:
     """Return this node's folder of the running Ray. Read in 2.60.0."""
     from ray._private import worker

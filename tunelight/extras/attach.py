@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 
 from tunelight.errors import CommandError, StorageError
-from tunelight.record import RUNNING, TERMINAL, find_sweep
+from tunelight.record import RUNNING, TERMINAL, find_sweep, live_driver_of
 from tunelight.record.lease import COMMANDS_FILE, RECORD_FILE, Owner, driver_of, is_driven_here, record_of, why
 from tunelight.record.lines import Source
 from tunelight.record.record import read_record, replay
@@ -208,7 +208,7 @@ def ask(
     Raises: CommandError where the driver refuses, has ended, or does not answer in time; StorageError.
     """
     folder = follower.folder
-    driver = _alive(folder)
+    driver = live_driver_of(folder)
     if driver is None:
         raise CommandError(f"No process runs the sweep {folder.name}, so it cannot be told to {do}.")
     if store_of(folder) and not is_driven_here(folder):
@@ -218,7 +218,7 @@ def ask(
     command = send(folder, do, trial, driver=driver, **arguments)
     end = time.monotonic() + limit_s
     while True:
-        ended = _alive(folder) is None
+        ended = live_driver_of(folder) is None
         time.sleep(_LOOK_S)
         follower.look()
         if command in follower.state.answers:
@@ -251,12 +251,6 @@ def _unsaved(folder: Path, end: float) -> str:
         if time.monotonic() > end:
             return " (but a sweep that is resumed elsewhere will not know of it: its storage takes nothing yet)"
         time.sleep(_LOOK_S)
-
-
-def _alive(folder: Path) -> Owner | None:
-    """Return the process that runs the sweep, if one does."""
-    found = driver_of(folder)
-    return found if found is not None and found.alive else None
 
 
 class AttachedSweep:

@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from tunelight.cli.overrides import read_sets
 from tunelight.errors import CommandError, SettingsError, StorageError, TunelightError, first_of, guess, unknown
 from tunelight.extras.attach import RecordFollower, ask
-from tunelight.record import driver_of, find_sweep, list_sweeps, read_sweep_file
+from tunelight.record import driver_of, find_sweep, list_sweeps, live_driver_of, read_sweep_file
 from tunelight.record.lease import record_of
 from tunelight.record.record import parse
 from tunelight.record.state import metric_value
@@ -349,12 +349,10 @@ class Tools:
             return SweepResults(folder, follower.state, read_sweep_file(folder))
 
     def _about(self, results: SweepResults) -> dict[str, Any]:
-        driver = driver_of(results.folder)
-        alive = results.ended is None and driver is not None and driver.alive
         best = results.best if results.top(1) else None
         return {
             "sweep": results.name,
-            "state": results.ended or ("running" if alive else "cut off"),
+            "state": results.ended or ("cut off" if live_driver_of(results.folder) is None else "running"),
             "trials": {state: count for state, count in results.record.counts.items() if count},
             "metric": f"{results.metric} ({results.mode})",
             "best": None if best is None else best.value,

@@ -19,9 +19,9 @@ from ray.util.placement_group import (
     placement_group_table,
     remove_placement_group,
 )
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from tunelight.compat.ray import is_dead
+from tunelight.compat.ray import is_dead, task_on
 from tunelight.gang.placement import Location
 from tunelight.gang.spec import GangSpec
 from tunelight.gang.worker import CONCURRENCY, GangWorker
@@ -185,12 +185,7 @@ def await_ends(seats: Sequence[Seat]) -> None:
     if not by_node:
         return
     here = by_node.pop(ray.get_runtime_context().get_node_id(), [])
-    elsewhere = []
-    for node, pids in by_node.items():
-        affinity = NodeAffinitySchedulingStrategy(node, soft=False)
-        elsewhere.append(
-            ray.remote(_all_gone).options(num_cpus=0, max_retries=0, scheduling_strategy=affinity).remote(pids)
-        )
+    elsewhere = [task_on(node, _all_gone).remote(pids) for node, pids in by_node.items()]
     _all_gone(here)
     if elsewhere:
         ray.wait(elsewhere, num_returns=len(elsewhere), timeout=2 * _FREE_S)  # of a node that is lost nothing is left
@@ -203,8 +198,7 @@ def _end_process(location: Location, *, only_here: bool) -> None:
         _kill(location.pid)
     if here or only_here:
         return
-    affinity = NodeAffinitySchedulingStrategy(location.node_id, soft=False)
-    ray.remote(_kill).options(num_cpus=0, max_retries=0, scheduling_strategy=affinity).remote(location.pid)
+    task_on(location.node_id, _kill).remote(location.pid)
 
 
 def _kill(pid: int) -> None:

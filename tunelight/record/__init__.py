@@ -32,6 +32,7 @@ from tunelight.record.lease import (
     Owners,
     driver_of,
     leased,
+    live_driver_of,
     record_number,
     record_of,
 )

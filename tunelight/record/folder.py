@@ -22,10 +22,10 @@ import yaml
 
 from tunelight.errors import SettingsError, StorageError, first_of, guess
 from tunelight.machine.versions import versions_of
-from tunelight.record.lease import RECORD_FILE, SWEEP_FILE, driver_of, is_driven_here, record_of, why
+from tunelight.record.lease import RECORD_FILE, SWEEP_FILE, is_driven_here, live_driver_of, record_of, why
 from tunelight.record.remote import has_record, reaching, refresh
 from tunelight.settings import check_paired, check_setting
-from tunelight.settings.checks import BoundedLoader
+from tunelight.settings.checks import BoundedLoader, folder_name
 from tunelight.stores import ODD, delete_local, shown, store_of, working, write_atomically
 from tunelight.stores.masking import masked, masked_command, masked_settings
 
@@ -147,21 +147,20 @@ def create_sweep_folder(
 def _taken(folder: Path, resume: bool) -> StorageError:
     if resume:
         return StorageError(f"{shown(folder)} was begun by another driver just now: the same call goes on with it.")
-    runs = ", and runs now" if (driver := driver_of(folder)) is not None and driver.alive else ""
+    runs = ", and runs now" if live_driver_of(folder) is not None else ""
+    number, store = 2, store_of(folder.parent)
+    while (free := folder.with_name(f"{folder.name}-{number}")).exists() or (store and store.has_any(free)):
+        number += 1
     return StorageError(
         f"{shown(folder)} exists already{runs}, and is not overwritten. Choose another name "
-        f"(name={free_name(folder.parent, folder.name)!r}, say), leave name= out for a new one each time, or go on "
+        f"(name={free.name!r}, say), leave name= out for a new one each time, or go on "
         "with the sweep that is there: resume=True."
     )
 
 
 def sweep_folder(storage: str | os.PathLike[str], name: str) -> Path:
     """Return the folder of the sweep ``name``. Raises: SettingsError for an invalid name."""
-    if name in ("", ".", "..") or name != Path(name).name or "\\" in name:
-        raise SettingsError(
-            f"A sweep's name must be one folder name, but it is {name!r}. Put the folders before it into storage=."
-        )
-    folder = working(storage).absolute() / name
+    folder = working(storage).absolute() / folder_name("A sweep's name", name)
     if store_of(folder) and ODD.search(name):
         raise SettingsError(
             f"In a store, no sweep's name may hold any of @ * ? [ ], as {name!r} does: they are patterns."
@@ -184,14 +183,6 @@ def _claim(folder: Path) -> bool:
     except FileExistsError:
         return False
     return True
-
-
-def free_name(parent: Path, name: str) -> str:
-    """Return a name like ``name`` that nothing in a storage has."""
-    number, store = 2, store_of(parent)
-    while (folder := parent / f"{name}-{number}").exists() or (store and store.has_any(folder)):
-        number += 1
-    return folder.name
 
 
 def write_sweep_file(folder: str | os.PathLike[str], sweep: Mapping[str, Any]) -> Path:

@@ -427,6 +427,12 @@ def driver_of(folder: str | os.PathLike[str]) -> Owner | None:
         return None
 
 
+def live_driver_of(folder: str | os.PathLike[str]) -> Owner | None:
+    """Return the process that runs the sweep in ``folder`` now, if one does."""
+    found = driver_of(folder)
+    return found if found is not None and found.alive else None
+
+
 def is_driven_here(folder: Path) -> bool:
     """Tell whether a process on this machine owns a sweep, as far as this machine knows."""
     return _here(folder) is not None

@@ -217,7 +217,7 @@ class RecordCallback(Callback):
             self._lease.check()
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Record which trials were paused, for which Tune has no callback; fold what is known of those that ended."""
+        """Record which trials were paused or began to train, for which Tune has no callback; fold those that ended."""
         if self._unfolded >= _MOST_UNFOLDED:
             self._unfolded = 0
             for known in self.state.trials.values():
@@ -225,17 +225,13 @@ class RecordCallback(Callback):
                     fold(known, self.record.source)
         for paused in [key for key, trial in self._running.items() if trial.status == PAUSED]:
             self._set(paused, PAUSED)
-        self._poll_started()
-
-    def _poll_started(self) -> None:
-        """Record which trials have begun to train, where one is starting."""
         if abs(self._clock() - self._asked) < _ASK_S:
             return
         self._asked = self._clock()
         self._starting = {key for key in self._starting if self.state.trials[key].starting}
-        for trial, number in self._announced() if self._starting else ():
-            if trial in self._starting and number >= self.state.trials[trial].number:
-                self._write("training", trial=trial)
+        for begun, number in self._announced() if self._starting else ():
+            if begun in self._starting and number >= self.state.trials[begun].number:
+                self._write("training", trial=begun)
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record a start, also a start after a pause. Called by Tune just before it sets RUNNING."""

@@ -423,8 +423,9 @@ class SweepView(JupyterMixin):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         state, width = self._state, options.max_width
         yield Text(title(state, self._now, self._total), style="italic")
-        if line := rungs_line(state):
-            yield Text(_cut(line, width), style="cyan")
+        past = [f"{row['at']:g}: {row['passed']} of {row['reached']} passed" for row in rungs(state) if row["reached"]]
+        if past:
+            yield Text(_cut(f"rungs  {'   '.join(past)}", width), style="cyan")
         yield make_table(state, self._shown, self._now, width, self._columns)
         if line := others(state, self._shown):
             yield Text(_cut(line, width), style="dim")
@@ -438,25 +439,14 @@ class SweepView(JupyterMixin):
 def title(state: SweepState, now: float, total: int | None) -> str:
     """Return the line on all trials: their number, the workers in use, the time taken and left."""
     parts = [f"{state.sweep.get('name') or 'sweep'}  {counts(state, total)}"]
-    if workers := workers_in_use(state):
+    usual = state.sweep.get("workers") or 1
+    if workers := sum(trial.workers or usual for trial in list(state.live.values()) if trial.state == RUNNING):
         parts.append(f"{workers} worker{'s' if workers > 1 else ''} in use")
     parts.append(elapsed(age(state, now)))
     left = seconds_left(state, now, total)
     if left is not None:
         parts.append(f"about {elapsed(left)} left")
     return "  ".join(parts)
-
-
-def workers_in_use(state: SweepState) -> int:
-    """Return how many workers the running trials hold."""
-    usual = state.sweep.get("workers") or 1
-    return sum(trial.workers or usual for trial in list(state.live.values()) if trial.state == RUNNING)
-
-
-def rungs_line(state: SweepState) -> str:
-    """Return how many trials reached each rung and went past it; empty if no rungs are known."""
-    parts = [f"{row['at']:g}: {row['passed']} of {row['reached']} passed" for row in rungs(state) if row["reached"]]
-    return f"rungs  {'   '.join(parts)}" if parts else ""
 
 
 def best_curve(state: SweepState, width: int, *, ascii_only: bool = False) -> str:

@@ -31,7 +31,10 @@ def end_line(state: SweepState, trial: TrialState, total: int | None) -> str:
     """Return the one line that says how a trial ended."""
     metric, best = metric_of(state), winner(state)
     again = "" if trial.repeats is None else f" (repeats {short_id(trial.repeats)})"
-    parts = [f"trial {short_id(trial.id)}{again} {VERBS.get(trial.state, 'ended')} {_after(trial)}"]
+    trained = epochs(trial.history[-1]) if trial.history else None
+    length = counted(len(trial.history), "report") if trained is None else counted(trained, "epoch")
+    when = f"after {length}" if trial.history else "before its first report"
+    parts = [f"trial {short_id(trial.id)}{again} {VERBS.get(trial.state, 'ended')} {when}"]
     if trial.value is not None:
         parts.append(f"{metric}={compact(trial.value)}")
     found = [] if best is None else [f"best {compact(best.value)} by {short_id(best.trial)}"]
@@ -180,10 +183,3 @@ def elapsed(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60}m {whole % 60:02d}s"
     return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
-
-
-def _after(trial: TrialState) -> str:
-    if not trial.history:
-        return "before its first report"
-    found = epochs(trial.history[-1])
-    return f"after {counted(*((len(trial.history), 'report') if found is None else (found, 'epoch')))}"

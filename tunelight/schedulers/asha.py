@@ -158,7 +158,8 @@ class ASHA(GangScheduler):
 
     def _judge(self, trial_id: str, result: Mapping[str, Any]) -> str | None:
         """File a report at every rung that its trial reaches with it; return why the trial is stopped, if it is."""
-        time, loss = self._progress(result), self._loss(result)
+        trained = number(result.get(_SECONDS)) if self.time_attr == UNITS["seconds"] else None  # if its gang says them
+        time, loss = number(result.get(self.time_attr)) if trained is None else trained, self._loss(result)
         if time is None or math.isnan(time):
             return None
         rungs = self._rungs_of(trial_id)
@@ -181,11 +182,6 @@ class ASHA(GangScheduler):
     def _rungs_of(self, trial_id: str) -> list[Rung]:
         """Return the rungs at which a trial is compared."""
         return self._brackets[self._bracket_of[trial_id]] if trial_id in self._bracket_of else []
-
-    def _progress(self, result: Mapping[str, Any]) -> float | None:
-        """Return a trial's progress. Seconds are those of training, if its gang reports them."""
-        trained = number(result.get(_SECONDS)) if self.time_attr == UNITS["seconds"] else None
-        return number(result.get(self.time_attr)) if trained is None else trained
 
     def _deal(self) -> int:
         """Choose the next trial's bracket: weighted round robin, evenly interleaved.

@@ -176,9 +176,9 @@ def seconds(value: Any, name: str = "time_budget") -> float:
 
 def folder_name(name: str, value: Any) -> str:
     """Check the name of one folder."""
-    if text(name, value) in (".", "..") or value != Path(value).name or "\\" in value:
+    if not isinstance(value, str) or value in ("", ".", "..") or value != Path(value).name or "\\" in value:
         raise SettingsError(f"{name} must be one folder name, but is {value!r}. Put folders before it into storage=.")
-    return str(value)
+    return value
 
 
 def storage(name: str, value: Any) -> str | os.PathLike[str]:

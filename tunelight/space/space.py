@@ -80,21 +80,16 @@ class SearchSpace:
         self._when: dict[str, When] = reader.when
         self.objects = reader.objects
         self._is_plain = False
-        self._constraints = self._read_constraints(require)
+        self._constraints: list[Constraint] = []
+        listed = isinstance(require, list | tuple)
+        for index, text in enumerate(require if listed else [require]):
+            with placed(self._at("require", *([str(index)] if listed else []))):  # an item's own, in a list
+                self._constraints.append(read_constraint(text, self.domains))
         self._grid = self._make_grid()
 
     def _at(self, *keys: str) -> str:
         """Return "file:line:column: " of the value at these keys; "" without a file."""
         return "" if self._file is None else self._file.where(keys)
-
-    def _read_constraints(self, require: Any) -> list[Constraint]:
-        """Parse constraints; errors have the position of the item in a list."""
-        listed = isinstance(require, list | tuple)
-        found = []
-        for index, text in enumerate(require if listed else [require]):
-            with placed(self._at("require", *([str(index)] if listed else []))):
-                found.append(read_constraint(text, self.domains))
-        return found
 
     def _make_grid(self) -> Grid:
         axes, fixed = self._lists("grid"), self._lists("fixed")

@@ -293,20 +293,17 @@ class SweepSearch(SearchAlgorithm):
             self._exhausted = True
             return None
         if config is None:
-            self._check_patience()
+            now = self._clock()
+            if self._live or self._idle_since is None:
+                self._idle_since = now
+            elif now - self._idle_since > _PATIENCE_S:
+                raise TunelightError(
+                    f"{type(self.searcher).__name__} has suggested nothing for {_PATIENCE_S:.0f} s while no trial ran."
+                )
             return None
         self._idle_since = None
         self._known.add(self.next_id)
         return self._begin(self._written(config))
-
-    def _check_patience(self) -> None:
-        now = self._clock()
-        if self._live or self._idle_since is None:
-            self._idle_since = now
-        elif now - self._idle_since > _PATIENCE_S:
-            raise TunelightError(
-                f"{type(self.searcher).__name__} has suggested nothing for {_PATIENCE_S:.0f} s while no trial ran."
-            )
 
     def _make(self, trial_id: str, config: dict[str, Any]) -> Trial:
         spec = self._spec

@@ -173,13 +173,6 @@ def test_whoever_trusts_it_says_so(theirs, marker):
     assert marker.exists()
 
 
-def test_a_class_that_this_process_can_import_anyway_needs_no_trust(tmp_path):
-    written = Writer(tmp_path, model="tunelight.extras.digits:DigitsClassifier")
-    written.checkpoint(written.trial(0.5), 1, 0.5)
-    with pytest.raises(CheckpointError):
-        written.load().best.load_model()
-
-
 @pytest.mark.parametrize(
     "words",
     [

@@ -31,48 +31,36 @@ def trained(path: Path, epochs: int) -> Path:
     return path
 
 
-Fit = Callable[..., list[int]]
+def test_a_trial_that_starts_again_goes_on_from_its_own_checkpoint_and_says_that_it_passes_over_the_user_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
 
-
-@pytest.fixture
-def fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fit:
-    """Return a function that fits three epochs in a worker whose trial has trained one or two, as it is told."""
-
-    def run(
-        resume: CheckpointInfo | None, given: Path | None, *, fit: int = 0, notes: list[str] | None = None, **task: Any
-    ) -> list[int]:
+    def fit(resume: CheckpointInfo | None, given: Path | None, *, fits: int = 0, **task: Any) -> list[int]:
+        """Fit three epochs in a worker whose trial has trained one or two, as it is told."""
         here = tasks.session_of(tmp_path, resume=resume, **task)
-        for _ in range(fit):
+        for _ in range(fits):
             here.boundary.begin_fit()
-        if notes is not None:
-            monkeypatch.setattr(here, "note", notes.append)
+        notes.clear()
+        monkeypatch.setattr(here, "note", notes.append)
         one, model = trainer(3), TwoLayers()
         one.strategy._launcher = GangLauncher(here)
         one.fit(model, DataLoader(TensorDataset(torch.ones(1, 4), torch.ones(1, 1))), ckpt_path=given)
         return model.epochs
 
-    return run
-
-
-def test_a_trial_that_starts_again_goes_on_from_its_own_checkpoint_and_says_that_it_passes_over_the_user_s(
-    fit: Fit, tmp_path: Path
-) -> None:
     users = trained(tmp_path / "users.ckpt", 1)
     own = CheckpointInfo(str(trained(tmp_path / "own.ckpt", 2)), number=2, fit=0)
     for job in (False, True):
         assert fit(None, users, job=job) == [1, 2]
         assert fit(own, users, job=job) == [2]
-    assert fit(own, users, fit=1) == [1, 2], "a fit that wrote none takes the user's"
-    notes: list[str] = []
-    fit(own, users, notes=notes)
+    assert fit(own, users, fits=1) == [1, 2], "a fit that wrote none takes the user's"
+    fit(own, users)
     assert len(notes) == 1
     assert f"ckpt_path={str(users)!r}" in notes[0]
     assert "report 2" in notes[0]
-    notes.clear()
-    fit(own, Path(own.path), notes=notes)
-    fit(own, None, notes=notes)
-    fit(None, users, notes=notes)
-    assert notes == []
+    for resume, given in ((own, Path(own.path)), (own, None), (None, users)):
+        fit(resume, given)
+        assert notes == []
 
 
 class Heard(pl.Callback):

@@ -106,13 +106,10 @@ def test_the_front_is_what_no_other_point_dominates(points: list[tuple[int, int,
     assert front(points, modes) == expected
 
 
-@pytest.fixture
-def two(tmp_path: Path) -> tl.SweepResults:
-    """Return a sweep that was judged by loss and latency, recorded as tl.run records it."""
-    folder = tmp_path / "two"
-    folder.mkdir()
-    write_sweep_file(folder, {"metric": ["loss", "latency"], "mode": ["min", "max"]})
-    sweep = Sweep(folder, further=[["latency", "max"]])
+def test_table_report_and_command_line_show_each_metric(tmp_path: Path) -> None:
+    """Of a sweep that was judged by loss and latency, recorded as tl.run records it."""
+    write_sweep_file(tmp_path, {"metric": ["loss", "latency"], "mode": ["min", "max"]})
+    sweep = Sweep(tmp_path, further=[["latency", "max"]])
     for reports in ([(0.5, 3.0), (0.25, 2.0)], [(0.75, 5.0), (0.8, 9.0)], [(0.9, 1.0)]):
         trial = sweep.run(x=1)
         for number, (loss, latency) in enumerate(reports, start=1):
@@ -120,10 +117,7 @@ def two(tmp_path: Path) -> tl.SweepResults:
             sweep.report(trial, number, loss, latency=latency)
         sweep.end_by_itself(trial)
     sweep.end()
-    return tl.SweepResults.load(folder)
-
-
-def test_table_report_and_command_line_show_each_metric(two: tl.SweepResults) -> None:
+    two = tl.SweepResults.load(tmp_path)
     table = two.dataframe()
     assert list(table["best_loss"]) == [0.25, 0.75, 0.9]
     assert list(table["best_latency"]) == [2.0, 5.0, 1.0]  # of the same report

@@ -11,6 +11,7 @@ import torch
 import yaml
 
 from tests.kit.recording import Writer
+from tests.unit.results.test_results import saved
 from tunelight.errors import CheckpointError, SettingsError
 from tunelight.policies import FailurePolicy
 from tunelight.settings.checks import plain_setting
@@ -209,19 +210,12 @@ def test_a_configuration_that_changed_on_the_way_says_so(tmp_path):
     assert yaml.safe_load(path.read_text())["model"]["lr"] == 0.3
 
 
-def with_checkpoint(folder: Path, data: Any) -> Any:
-    written = Writer(folder, **TOLD)
-    trial = written.trial(0.5, config=CONFIG)
-    torch.save(data, written.checkpoint(trial, 1, 0.5))
-    return written.load()
-
-
 def test_the_checkpoint_is_copied_with_the_command_to_judge_it_and_its_weights_are_safetensors(tmp_path, monkeypatch):
     from safetensors.torch import load_file
 
     shared = torch.arange(6.0).reshape(2, 3)
     state = {"a": shared, "tied": shared, "t": shared.T, "count": torch.tensor(3), "extra": {"no": "tensor"}}
-    found = with_checkpoint(tmp_path, {"state_dict": state, "epoch": 1})
+    found = saved(Writer(tmp_path, **TOLD), {"state_dict": state, "epoch": 1}, **CONFIG)
     path = found.export_best(tmp_path / "out" / "best.yaml", "yaml", checkpoint=True)
     assert yaml.safe_load(path.read_text())["checkpoint"] == str(tmp_path / "out" / "best.ckpt")
     assert torch.load(tmp_path / "out" / "best.ckpt")["epoch"] == 1
@@ -250,7 +244,7 @@ def test_a_checkpoint_that_would_run_code_is_not_opened(tmp_path):
     with pytest.raises(CheckpointError, match="has no checkpoint to copy"):
         sweep(tmp_path / "none").export_best(tmp_path / "b.yaml", checkpoint=True)
     with pytest.raises(CheckpointError, match="opening it would run code"):
-        with_checkpoint(tmp_path, {"state_dict": {}, "object": Writer}).export_best(
+        saved(Writer(tmp_path, **TOLD), {"state_dict": {}, "object": Writer}, **CONFIG).export_best(
             tmp_path / "b.yaml", checkpoint=True
         )
 

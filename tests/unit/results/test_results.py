@@ -27,7 +27,7 @@ from tunelight.errors import (
 )
 from tunelight.extras.optuna_versions import constraints_of
 from tunelight.extras.report.page import log_end
-from tunelight.results import SweepResults, TrialResult
+from tunelight.results import SweepResults
 
 
 @pytest.fixture
@@ -154,12 +154,12 @@ class Fake:
         return cls(**kwargs) if kwargs else cls(lr="the checkpoint's")
 
 
-def saved(written: Writer, data: Any, **config: Any) -> TrialResult:
-    """Write a trial whose checkpoint holds ``data``; return the trial's result."""
+def saved(written: Writer, data: Any, **config: Any) -> SweepResults:
+    """Write a trial whose checkpoint holds ``data``; return the results of its sweep."""
     torch = pytest.importorskip("torch")
     trial = written.trial(0.5, config=config)
     torch.save(data, written.checkpoint(trial, 1, 0.5))
-    return written.load().best
+    return written.load()
 
 
 def test_a_model_gets_the_trial_s_arguments_as_far_as_its_constructor_takes_them(tmp_path):
@@ -167,11 +167,11 @@ def test_a_model_gets_the_trial_s_arguments_as_far_as_its_constructor_takes_them
         (tmp_path / name).mkdir()
     config = {"model.lr": 0.1, "model.hidden": 3, "data.batch": 8}
     recorded = saved(Writer(tmp_path / "a", model=f"{__name__}:Fake"), {"state_dict": {}}, **config)
-    assert recorded.load_model().arguments == {"lr": 0.1, "hidden": 3}
+    assert recorded.best.load_model().arguments == {"lr": 0.1, "hidden": 3}
     of_a_function = saved(Writer(tmp_path / "b"), {"state_dict": {}}, lr=0.1, batch=8)
-    assert of_a_function.load_model(Fake, hidden=5).arguments == {"lr": 0.1, "hidden": 5}
+    assert of_a_function.best.load_model(Fake, hidden=5).arguments == {"lr": 0.1, "hidden": 5}
     by_lightning = saved(Writer(tmp_path / "c"), {"state_dict": {}, "hyper_parameters": {"lr": 0.2}}, lr=0.1)
-    assert by_lightning.load_model(Fake).arguments["lr"] == "the checkpoint's"
+    assert by_lightning.best.load_model(Fake).arguments["lr"] == "the checkpoint's"
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ class LoadsByItself(Fake):
 
 @pytest.mark.parametrize("kind", [Fake, LoadsByItself])
 def test_a_checkpoint_that_would_run_code_is_refused_unless_asked_for(written, kind):
-    trial = saved(written, {"state_dict": {}, "object": Writer}, lr=0.1)
+    trial = saved(written, {"state_dict": {}, "object": Writer}, lr=0.1).best
     says = r"would run code[\s\S]*it holds \S+\.Writer\. .* load_model\(weights_only=False\)"
     with pytest.raises(CheckpointError, match=says):
         trial.load_model(kind)

@@ -21,8 +21,7 @@ from tunelight.session.session import MadeByRankZero
 class Weights:
     """A training that is a number."""
 
-    def __init__(self, value: int) -> None:
-        self.value = value
+    value = 1
 
     def agree(self, yes: bool) -> bool:
         return yes
@@ -44,7 +43,7 @@ def test_a_rank_takes_the_order_to_adopt_that_rank_0_means_and_no_earlier_one() 
 
 def test_all_ranks_adopt_at_the_same_report_and_run_on_as_far_as_the_order_says(tmp_path: Path) -> None:
     gang = Ranks(tmp_path, trial_id="00001", config={"lr": 0.1})
-    trained = [Weights(1), Weights(1)]
+    trained = [Weights(), Weights()]
     for made, weights in zip(gang.sessions, trained, strict=True):
         made.exchange.training = weights
     order = Adopt(9, {"lr": 0.3}, until=3)
@@ -63,7 +62,7 @@ def test_all_ranks_adopt_at_the_same_report_and_run_on_as_far_as_the_order_says(
 def test_what_is_gone_is_not_adopted_and_a_full_store_costs_the_offer_and_not_the_training() -> None:
     full = mock.Mock(put=mock.Mock(side_effect=MemoryError("no room")), get=mock.Mock(side_effect=KeyError("ref")))
     exchange = Exchange(full)
-    exchange.training = Weights(1)
+    exchange.training = Weights()
     assert exchange.adopt(Adopt("ref", {}), {}) == Adopted("what was offered is gone (KeyError)")
     assert "nothing was offered" in str(exchange.adopt(Adopt(None, {}), {}).why)
     assert exchange.training.value == 1

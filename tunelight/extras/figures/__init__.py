@@ -195,7 +195,7 @@ def _groups(results: SweepResults, trials: list[TrialResult]) -> Iterator[tuple[
         yield state.lower(), COLOURS.get(state, "#888888"), {trial.id for trial in trials if trial.state == state}
 
 
-# --- Figures of how results depend on hyperparameters. Optuna draws slices and contours -------------------
+# --- Figures of how results depend on hyperparameters. Optuna draws the slices ----------------------------
 
 _MOST_SLICES: Final = 12
 _MOST_SLICED: Final = 1000
@@ -305,20 +305,15 @@ def slices(results: SweepResults, metric: str | None = None) -> go.Figure:
         x.update(domain=[(left + 0.04) / wide, (left + 0.96) / wide], title={"text": text(column.key, 30)})
         y.update(domain=[1 - (row + 0.7) / rows, 1 - row / rows], showticklabels=not left, **axis_of(judged.values))
         y.title.text = "" if left else text(judged.metric, 30)
-        if column.numeric:
-            x.update(_ticks(column))
+        if column.numeric:  # marked is each power of ten, each of a few numbers, or what plotly chooses
+            marks = np.unique([value for value in column.values if value is not MISSING])
+            few = {"tickvals": marks.tolist()} if len(marks) <= 5 else {"nticks": 6}
+            tens = column.log and marks[-1] >= 10 * marks[0]
+            x.update({"dtick": 1, "exponentformat": "power"} if tens else few)
         else:  # Optuna 5 puts the names in quotation marks
             names = _names(column)
             trace.x, x.categoryarray = [names[column.values[number]] for number in numbers], list(names.values())
     return made.update_layout(height=170 + 250 * rows, margin={"t": 100, "b": 50}, showlegend=False)
-
-
-def _ticks(column: Column) -> dict[str, Any]:
-    """Return how a small axis is marked: each power of ten, each of a few numbers, or as plotly does it."""
-    numbers = np.unique([value for value in column.values if value is not MISSING])
-    if column.log and numbers[-1] >= 10 * numbers[0]:
-        return {"dtick": 1, "exponentformat": "power"}
-    return {"tickvals": numbers.tolist()} if len(numbers) <= 5 else {"nticks": 6}
 
 
 def importances(results: SweepResults, metric: str | None = None, evaluator: Evaluator = "fanova") -> go.Figure:

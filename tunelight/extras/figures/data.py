@@ -38,21 +38,14 @@ def judged_by(results: SweepResults) -> tuple[str, str]:
     return results.metric or "metric", results.mode
 
 
-def metrics_of(results: SweepResults) -> list[str]:
-    """Return the names of all reported numbers, in order; nested ones as ``outer/inner``."""
-    names: dict[str, None] = {}
-    for trial in list(results.record.trials.values()):
-        for report in (trial.history[0], trial.history[-1]) if trial.history else ():
-            names.update(dict.fromkeys(numbers_in(report)))
-    return list(names)
-
-
 def chosen_metric(results: SweepResults, metric: str | None) -> str:
     """Return a metric that was reported or that the sweep is judged by, by default the first. Raises: MetricError."""
     first, _ = judged_by(results)
     if metric in (None, first):
         return first
-    valid = metrics_of(results)
+    histories = [trial.history for trial in list(results.record.trials.values()) if trial.history]
+    ends = (report for history in histories for report in (history[0], history[-1]))
+    valid = dict.fromkeys(name for report in ends for name in numbers_in(report))
     if metric not in valid and metric not in dict(results.objectives):
         raise MetricError(
             unknown(f"No trial of {results.folder.name} reported a number as", metric, valid, listed="Reported were")

@@ -17,7 +17,7 @@ from tunelight import stores
 from tunelight.errors import StorageError
 from tunelight.extras.attach import RecordFollower
 from tunelight.extras.report.page import MOST_ROWS, sweep_head, with_curves
-from tunelight.record import Found, SweepState, TrialState, driver_of, read_sweep_file, view, winner
+from tunelight.record import Found, SweepState, TrialState, live_driver_of, read_sweep_file, view, winner
 from tunelight.settings.checks import flatten
 
 _MOST_VARIANT: Final = 8000
@@ -88,8 +88,7 @@ class SweepWatch:
                 self._take(line)
             if now - self._asked > _DRIVER_S:
                 self._asked = now
-                found = driver_of(self.folder)
-                name = str(found) if found is not None and found.alive else None
+                name = None if (found := live_driver_of(self.folder)) is None else str(found)
                 if name != self._driver:
                     self._driver = name
                     self.version += 1
@@ -309,7 +308,7 @@ class SweepList:
         """Tell whether a process runs one of the sweeps that were written lately."""
         recent = [folder for folder, written in self._folders.values() if time.time() - written < _RECENT_S][:50]
         try:
-            return any((found := driver_of(folder)) is not None and found.alive for folder in recent)
+            return any(live_driver_of(folder) is not None for folder in recent)
         except Exception:  # noqa: BLE001 - a store that does not answer now may do so at the next look
             return True
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 def _driver_launcher() -> type[DriverLauncher]:
-    """Import the launcher of fits outside of a sweep, which imports Ray.."""
+    """Import the launcher of fits outside of a sweep, which imports Ray."""
     from tunelight.extras.standalone.driver import DriverLauncher
 
     return DriverLauncher

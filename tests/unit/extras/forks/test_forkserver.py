@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -179,28 +179,6 @@ def test_what_libraries_do_at_their_import_decides_whether_workers_are_forked(  
     assert ("no forks" in log) is not forked
 
 
-@pytest.fixture
-def setup(server, tmp_path) -> Callable[..., Any]:
-    """Return what the worker found that a raylet's setup_worker.py has set up."""
-    folder = tmp_path / "ray"
-    folder.mkdir()
-    (folder / "default_worker.py").write_text(WORKER)
-    (folder / "setup_worker.py").write_text(f"open({str(tmp_path / 'rays')!r}, 'w').write('')\n")
-
-    def run(language: str = "PYTHON", **context: Any) -> Any:
-        given = {"py_executable": server.py_executable, "env_vars": {}, "command_prefix": [], **context}
-        options = [f"--language={language}", f"--serialized-runtime-env-context={json.dumps(given)}"]
-        worker = [str(folder / "default_worker.py"), str(tmp_path / "one.json"), "0", "0"]
-        command = [sys.executable, str(ForkServer.setup_worker), *worker, *options]
-        subprocess.run(command, timeout=30, check=True, cwd=tmp_path)
-        if (tmp_path / "rays").exists():
-            return None
-        until((tmp_path / "one.json").exists, 10)
-        return json.loads((tmp_path / "one.json").read_text())
-
-    return run
-
-
 @pytest.mark.parametrize(
     "context",
     [
@@ -214,8 +192,17 @@ def setup(server, tmp_path) -> Callable[..., Any]:
     ],
     ids=str,
 )
-def test_whatever_else_is_set_up_goes_to_rays_script(setup, context):
-    assert setup(**context) is None
+def test_whatever_else_is_set_up_goes_to_rays_script(server, tmp_path, context):
+    folder = tmp_path / "ray"
+    folder.mkdir()
+    (folder / "default_worker.py").write_text(WORKER)
+    (folder / "setup_worker.py").write_text(f"open({str(tmp_path / 'rays')!r}, 'w').write('')\n")
+    given = {"py_executable": server.py_executable, "env_vars": {}, "command_prefix": [], **context}
+    options = [f"--language={given.pop('language', 'PYTHON')}", f"--serialized-runtime-env-context={json.dumps(given)}"]
+    worker = [str(folder / "default_worker.py"), str(tmp_path / "one.json"), "0", "0"]
+    command = [sys.executable, str(ForkServer.setup_worker), *worker, *options]
+    subprocess.run(command, timeout=30, check=True, cwd=tmp_path)
+    assert (tmp_path / "rays").exists()
 
 
 def test_a_server_that_finds_no_room_is_not_waited_for(tmp_path):

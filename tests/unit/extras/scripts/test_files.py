@@ -51,14 +51,6 @@ def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trials:
     return Trials(tmp_path)
 
 
-def until_later(write: Callable[[], object], file: str) -> None:
-    """Write a file until its time of change is another one."""
-    before = Path(file).stat().st_mtime if Path(file).exists() else 0.0
-    write()
-    while Path(file).stat().st_mtime <= before:
-        write()
-
-
 def write_once(file: str) -> None:
     """Write a file in training, unless it is there."""
     if not Path(file).exists():
@@ -67,7 +59,11 @@ def write_once(file: str) -> None:
 
 
 def save(_: int) -> None:  # its writer is in C++: Python hears of no opened file
-    until_later(lambda: torch.save(torch.ones(3), "snapshot.pt"), "snapshot.pt")
+    """Write a file until its time of change is another one."""
+    file = Path("snapshot.pt")
+    before = file.stat().st_mtime if file.exists() else 0.0
+    while not file.exists() or file.stat().st_mtime <= before:
+        torch.save(torch.ones(3), "snapshot.pt")
 
 
 def load(_: int) -> None:
