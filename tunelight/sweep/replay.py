@@ -293,7 +293,9 @@ def start_from(
     )
     start: ResumeState
     with collector_resting():
-        paused, start = replay(replayed(past.folder), of_scheduler, of_searcher)
+        learns = getattr(searcher.on_trial_result, "__func__", None) is not Searcher.on_trial_result
+        lines = replayed(past.folder, None if learns else scheduler.can_spare)
+        paused, start = replay(lines, of_scheduler, of_searcher)
     again.sort(key=lambda trial: trial.id not in paused)  # all that wait are known before the scheduler chooses one
     created = created_at_least(start.created, past.folder)
     return replace(start, created=created, again={trial.id: trial.id in paused for trial in again})
