@@ -15,6 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import psutil
+import ray
 from ray import tune
 
 from tunelight import errors, stores
@@ -282,6 +284,7 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None, co
     else:
         past.check(space, settings, sweep_file)
         scheduler.set_search_properties(**{"metric": None, "mode": None, **judged_by(scheduler, settings)})
+        _begin_imports(settings, reservation)
         start = start_from(past, space, settings, scheduler, searcher)
         baselines = past.untried(space, settings)
         sweep_file["baselines"] = past.with_new(sweep_file["baselines"])
@@ -290,6 +293,19 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None, co
     return PreparedSweep(
         space, settings, at_first, code, scheduler, searcher, start, state, folder, sweep_file, baselines
     )
+
+
+def _begin_imports(settings: Settings, reservation: Reservation) -> None:
+    """Let the server of workers import, which takes as long as to read a long record, if this process has its Ray."""
+    raylets = (child.environ() for child in psutil.Process().children() if child.name() == "raylet")
+    with contextlib.suppress(ImportError, psutil.Error):
+        from tunelight.extras.forks.ready import begin
+
+        if ray.is_initialized() and (environ := next(raylets, None)) is not None:
+            env, of_job = env_of_workers(settings, reservation) or {}, ray.get_runtime_context().runtime_env
+            environ.pop("LD_PRELOAD", None)  # which Ray sets for the raylet, and not for its workers
+            variables = (of_job.get("env_vars") or {}) | (env.get("env_vars") or {})
+            begin(env.get("py_executable") or "", environ | variables)
 
 
 def _tune(
