@@ -41,7 +41,7 @@ VAGUE = frozenset({"told", "said", "there", "one", "own"})
 """No local name or parameter: each of them fits any value."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 46_969, "tests": 41_029, "benchmarks": 9_297}
+MOST_LINES = {"tunelight": 47_047, "tests": 41_059, "benchmarks": 9_297}
 MOST_FILES = 201
 MOST_CORE_LINES = 28_975
 """As many as there are: what is added takes as much away."""

@@ -15,7 +15,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import psutil
 import ray
 from ray import tune
 
@@ -38,6 +37,7 @@ from tunelight.gang.parcel import Code, heavy
 from tunelight.gang.seat import sweep_seats
 from tunelight.gang.spec import GangSpec
 from tunelight.lightning.recipe import training_code, training_setting
+from tunelight.machine.processes import environ_of_child
 from tunelight.machine.signals import grace_s
 from tunelight.messages import RESULT_KEY, DatasetHandle, Evaluation, WorkerError
 from tunelight.policies import FailurePolicy, FirstTrials
@@ -297,11 +297,10 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None, co
 
 def _begin_imports(settings: Settings, reservation: Reservation) -> None:
     """Let the server of workers import, which takes as long as to read a long record, if this process has its Ray."""
-    raylets = (child.environ() for child in psutil.Process().children() if child.name() == "raylet")
-    with contextlib.suppress(ImportError, psutil.Error):
+    with contextlib.suppress(ImportError):
         from tunelight.extras.forks.ready import begin
 
-        if ray.is_initialized() and (environ := next(raylets, None)) is not None:
+        if ray.is_initialized() and (environ := environ_of_child("raylet")) is not None:
             env, of_job = env_of_workers(settings, reservation) or {}, ray.get_runtime_context().runtime_env
             environ.pop("LD_PRELOAD", None)  # which Ray sets for the raylet, and not for its workers
             variables = (of_job.get("env_vars") or {}) | (env.get("env_vars") or {})
