@@ -175,7 +175,7 @@ STAIRS = {
     "settings.values": "extras.scripts",
     "space.more_domains": "extras.wandb",
     "space.space": "extras.wandb",
-    "sweep.run": "extras.data extras.scripts extras.tensorboard extras.web",
+    "sweep.run": "extras.data extras.forks extras.scripts extras.tensorboard extras.web",
 }
 """Modules of the first storey that import an extra inside a function, and which."""
 FIRST_STOREY = ROOMS.keys() - {"cli", "__main__", ""}

@@ -24,7 +24,7 @@ from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 from tensorboard.plugins.text import metadata as text_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from tunelight.record import FAILED, FINISHED, STOPPED, SweepState, TrialState
+from tunelight.record import FAILED, FINISHED, STOPPED, TERMINAL, SweepState, TrialState
 from tunelight.record.lease import EVENTS_END
 from tunelight.reporting.display import guarded
 from tunelight.settings.checks import flatten
@@ -65,7 +65,8 @@ class TensorBoardCallback(Callback):  # type: ignore[misc,unused-ignore]
         self._files: dict[str, Path] = {}
         self._begun = 0
         # In a resumed sweep, earlier reports are in earlier files.
-        self._written = {trial.id: len(trial.history) for trial in state.trials.values()}
+        going = (trial for trial in state.trials.values() if trial.state not in TERMINAL)
+        self._written = {trial.id: len(trial.history) for trial in going}
 
     @guarded
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:

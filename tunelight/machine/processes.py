@@ -35,6 +35,15 @@ def has_children() -> bool:
         return True
 
 
+def environ_of_child(name: str) -> dict[str, str] | None:
+    """Return the environment of this process's child of that name; None without one."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        return next((child.environ() for child in psutil.Process().children() if child.name() == name), None)
+    return None
+
+
 @functools.cache
 def process_table() -> str:
     """Return a name of the table that this process's id is from: that of a container, on a kernel since its start.

@@ -31,14 +31,17 @@ def sealed(body: bytes) -> bytes:
     return b'%s,"crc":"%08x"}\n' % (body[:-1], zlib.crc32(body))
 
 
-def parse(chunk: bytes) -> dict[str, Any] | None:
-    """Return one line of a record without its checksum; None if the checksum is wrong, or it is no JSON."""
+def opened(chunk: bytes) -> bytes | None:
+    """Return the JSON of one line of a record without its checksum; None if the checksum is wrong."""
     head, found, tail = chunk.rpartition(b',"crc":"')
     body = head + b"}"
-    if not found or tail != b'%08x"}' % zlib.crc32(body):
-        return None
+    return body if found and tail == b'%08x"}' % zlib.crc32(body) else None
+
+
+def parse(chunk: bytes) -> dict[str, Any] | None:
+    """Return one line of a record without its checksum; None if the checksum is wrong, or it is no JSON."""
     try:
-        return loaded(body)
+        return None if (body := opened(chunk)) is None else loaded(body)
     except (ValueError, RecursionError):
         return None
 

@@ -132,6 +132,12 @@ class TrialState:
         return (self.error or {}).get("state") or (STOPPED if self.decision == "STOP" else INTERRUPTED)
 
     @property
+    def changed(self) -> bool:
+        """Tell whether there may be ``changes``, for which nothing is unfolded."""
+        folded = self.folded  # another thread may unfold it now
+        return bool(self.changes) if folded is None else b'"changes":' in folded.args[0]
+
+    @property
     def failed(self) -> bool:
         """Tell whether it ended in one of the ways that count as a failure, as DIVERGED or ERROR."""
         return self.state in FAILED
@@ -246,14 +252,15 @@ def apply(state: SweepState, line: Mapping[str, Any], source: Source | None = No
 
 
 def _apply_sweep(state: SweepState, line: Mapping[str, Any]) -> None:
-    sweep = dict(line["sweep"])
+    sweep, by = dict(line["sweep"]), _counted_by(state)
     state.runs.append(sweep.pop("run", None) or {})
     state.sweep.update(sweep)
     state.started, state.ended = line["time"], None
     for trial in state.trials.values():  # a change whose report was lost with the driver's machine was not made
-        while trial.changes and trial.changes[-1]["training_iteration"] > trial.number:
+        while trial.changed and trial.changes[-1]["training_iteration"] > trial.number:
             trial.config = dict(trial.changes.pop()["before"])
-        trial.done = _done(state, trial.history[-1]) if trial.history else None  # the rungs may be others now
+        if _counted_by(state) != by:  # the rungs are others now
+            trial.done = _done(state, trial.history[-1]) if trial.history else None
 
 
 def inside(path: str) -> str:
@@ -325,8 +332,13 @@ def _apply_report(state: SweepState, line: Mapping[str, Any]) -> None:
 
 
 def _done(state: SweepState, report: Mapping[str, Any]) -> float | None:
-    done = report.get(str((state.sweep.get("rungs") or {}).get("by")))
+    done = report.get(_counted_by(state))
     return done if isinstance(done, int | float) else None
+
+
+def _counted_by(state: SweepState) -> str:
+    """Return the reported name in whose units the sweep's rungs are."""
+    return str((state.sweep.get("rungs") or {}).get("by"))
 
 
 def _judge(state: SweepState, trial: TrialState) -> None:

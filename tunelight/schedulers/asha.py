@@ -124,6 +124,11 @@ class ASHA(GangScheduler):
         """Return the first report of a new trial that needs an answer."""
         return Continue(until=1 if self.time_attr != TRAINING_ITERATION else self._bound(self._brackets[0], 0))
 
+    def can_spare(self, trial_id: str, number: int, has_epoch: bool) -> bool:
+        """Tell whether a report comes before the next one that needs an answer; a derived class may want it."""
+        first = has_epoch and trial_id not in self._end.first_epochs
+        return type(self) is ASHA and number < (self._bound_of.get(trial_id) or 0) and not first
+
     # -- Tune's interface ---------------------------------------------------------------------------
 
     def on_trial_add(self, tune_controller: TuneController, trial: Trial) -> None:

@@ -130,6 +130,10 @@ class GangScheduler(FIFOScheduler):  # type: ignore[misc,unused-ignore]
         """
         return self._reasons.get(trial_id)
 
+    def can_spare(self, trial_id: str, number: int, has_epoch: bool) -> bool:
+        """Tell whether report ``number`` of a trial changes nothing here, so that a replay may leave it out."""
+        return type(self.inner) in (GangScheduler, FIFOScheduler)
+
     def explain(self, trial_id: str, reason: str | None) -> None:
         """Set the reason of the last decision on a trial; None forgets it."""
         if reason is None:
@@ -301,16 +305,16 @@ class End:
     def __init__(self, max_t: float | None, counted_by: str = TRAINING_ITERATION) -> None:
         self._max_t = math.inf if max_t is None else max_t
         self._by_reports = counted_by == TRAINING_ITERATION
-        self._first_epochs: dict[str, float] = {}  # 0, as Lightning counts, or 1
+        self.first_epochs: dict[str, float] = {}  # 0, as Lightning counts, or 1
         self.reason = f"trained on past max_t={self._max_t:.12g}"
         """Why a trial is stopped that trains on past the end, in words."""
 
     def past(self, trial_id: str, result: Mapping[str, Any], at: float) -> bool:
         """Tell whether a trial's report, ``at`` this progress, is one past the end."""
         epoch = number(result.get("epoch")) if self._by_reports else None
-        first = self._first_epochs.get(trial_id)
+        first = self.first_epochs.get(trial_id)
         if epoch is not None and first is None:
-            first = self._first_epochs[trial_id] = min(epoch, 1.0)
+            first = self.first_epochs[trial_id] = min(epoch, 1.0)
         if at <= self._max_t:
             return False
         return first is None if epoch is None else epoch >= self._max_t + (first or 0.0)

@@ -11,7 +11,7 @@ seeded ones do, it gets the trial's reports; else it gets the trial by ``add_eva
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -55,24 +55,18 @@ def replay(
         known = state.trials.get(str(line.get("trial")))
         result = result_of(known, line["time"]) if known is not None and line["kind"] == "report" else {}
         for each in replays:
-            try:
-                each.tell(line, known, result)
-            except Exception as error:
-                raise _refusal(each, error) from error
-    ends: list[Any] = []
-    for each in replays:
-        try:
-            ends.append(each.end())
-        except Exception as error:
-            raise _refusal(each, error) from error
-    return ends
+            _call(each, each.tell, line, known, result)
+    return [_call(each, each.end) for each in replays]
 
 
-def _refusal(replayed_to: SchedulerReplay | SearcherReplay, error: Exception) -> SettingsError:
-    return SettingsError(
-        f"The {replayed_to.what} cannot be rebuilt from the sweep's record: told of its earlier trials, it raised "
-        f"{type(error).__name__}: {error}. {replayed_to.advice}"
-    )
+def _call(replayed_to: SchedulerReplay | SearcherReplay, method: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return method(*args)
+    except Exception as error:
+        raise SettingsError(
+            f"The {replayed_to.what} cannot be rebuilt from the sweep's record: told of its earlier trials, it raised "
+            f"{type(error).__name__}: {error}. {replayed_to.advice}"
+        ) from error
 
 
 class SchedulerReplay:
@@ -293,7 +287,9 @@ def start_from(
     )
     start: ResumeState
     with collector_resting():
-        paused, start = replay(replayed(past.folder), of_scheduler, of_searcher)
+        learns = getattr(searcher.on_trial_result, "__func__", None) is not Searcher.on_trial_result
+        lines = replayed(past.folder, None if learns else scheduler.can_spare)
+        paused, start = replay(lines, of_scheduler, of_searcher)
     again.sort(key=lambda trial: trial.id not in paused)  # all that wait are known before the scheduler chooses one
     created = created_at_least(start.created, past.folder)
     return replace(start, created=created, again={trial.id: trial.id in paused for trial in again})

@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import ray
 from ray import tune
 
 from tunelight import errors, stores
@@ -36,6 +37,7 @@ from tunelight.gang.parcel import Code, heavy
 from tunelight.gang.seat import sweep_seats
 from tunelight.gang.spec import GangSpec
 from tunelight.lightning.recipe import training_code, training_setting
+from tunelight.machine.processes import environ_of_child
 from tunelight.machine.signals import grace_s
 from tunelight.messages import RESULT_KEY, DatasetHandle, Evaluation, WorkerError
 from tunelight.policies import FailurePolicy, FirstTrials
@@ -282,6 +284,7 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None, co
     else:
         past.check(space, settings, sweep_file)
         scheduler.set_search_properties(**{"metric": None, "mode": None, **judged_by(scheduler, settings)})
+        _begin_imports(settings, reservation)
         start = start_from(past, space, settings, scheduler, searcher)
         baselines = past.untried(space, settings)
         sweep_file["baselines"] = past.with_new(sweep_file["baselines"])
@@ -290,6 +293,18 @@ def _prepare(space: SearchSpace, settings: Settings, past: SavedSweep | None, co
     return PreparedSweep(
         space, settings, at_first, code, scheduler, searcher, start, state, folder, sweep_file, baselines
     )
+
+
+def _begin_imports(settings: Settings, reservation: Reservation) -> None:
+    """Let the server of workers import, which takes as long as to read a long record, if this process has its Ray."""
+    with contextlib.suppress(ImportError):
+        from tunelight.extras.forks.ready import begin
+
+        if ray.is_initialized() and (environ := environ_of_child("raylet")) is not None:
+            env, of_job = env_of_workers(settings, reservation) or {}, ray.get_runtime_context().runtime_env
+            environ.pop("LD_PRELOAD", None)  # which Ray sets for the raylet, and not for its workers
+            variables = (of_job.get("env_vars") or {}) | (env.get("env_vars") or {})
+            begin(env.get("py_executable") or "", environ | variables)
 
 
 def _tune(

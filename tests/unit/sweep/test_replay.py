@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,11 +30,13 @@ from tunelight.compat.ray import stub_trial
 from tunelight.errors import SettingsError
 from tunelight.messages import RESULT_KEY
 from tunelight.record import RecordCallback, read_record, repair
+from tunelight.record.record import replayed
 from tunelight.schedulers import ASHA
 from tunelight.schedulers.base import GangScheduler, adapted
 from tunelight.searchers import RandomSearcher, TrackingSearcher
 from tunelight.space import SearchSpace
 from tunelight.sweep.queue import ResumeState, created_at_least
+from tunelight.sweep.replay import SchedulerReplay, replay
 
 LR = SearchSpace({"lr": tl.uniform(0, 1)})
 
@@ -50,6 +54,32 @@ def test_a_grown_asha_files_earlier_ends_at_its_new_rungs(tmp_path):
     grown = ASHA(metric="loss", mode="min", max_t=9, reduction_factor=3)
     replay_scheduler(recorded(tmp_path), grown)
     assert [list(rung.filed) for rung in grown._brackets[0]] == [["00000", "00001"]] * 2
+
+
+@pytest.mark.parametrize("epochs", ["all", "none", "late"])
+def test_a_replay_without_the_reports_that_asha_can_spare_leaves_it_as_it_is_after_all_of_them(tmp_path, epochs):
+    sweep, rng = Sweep(tmp_path), np.random.default_rng(1)
+    for count in rng.integers(1, 15, 30):
+        trial = sweep.add()
+        sweep.start(trial)
+        for number in range(1, count + 1):
+            if rng.random() < 0.1:  # its head is lost
+                sweep.call("on_trial_recover", trial=trial)
+                sweep.start(trial)
+            epoch = {"all": number - 1, "none": None, "late": number - 2 if 1 < number < count else None}[epochs]
+            loss, diverged = None if rng.random() < 0.1 else rng.random(), rng.random() < 0.05
+            sweep.report(trial, number, math.nan if diverged else loss, epoch=epoch, done=diverged)
+            if diverged:
+                break
+        if count % 4:
+            sweep.end_by_itself(trial)
+    one, two = (ASHA(metric="loss", mode="min", max_t=12, reduction_factor=2, brackets=2) for _ in range(2))
+    final, kinds = read_record(tmp_path), Counter[str]()
+    replay(replayed(tmp_path), SchedulerReplay(one, final))
+    lines = replayed(tmp_path, two.can_spare)
+    replay((kinds.update([line["kind"]]) or (line, state) for line, state in lines), SchedulerReplay(two, final))
+    assert {**vars(two), "_end": vars(two._end)} == {**vars(one), "_end": vars(one._end)}
+    assert kinds["report"] < 0.75 * sum(len(trial.history) for trial in final.trials.values())
 
 
 @pytest.mark.parametrize("kind", [AsyncHyperBandScheduler, MedianStoppingRule])

@@ -69,12 +69,18 @@ class ForkServer:
 
     def start(self, variables: Mapping[str, str]) -> None:
         """Let this machine's server begin to import, with variables that workers will have; does not wait for it."""
-        null, env = subprocess.DEVNULL, {**os.environ, **variables}
-        subprocess.run(self._launcher, env=env, stdin=null, stdout=null, stderr=null, check=False)
+        begin(self.py_executable, {**os.environ, **variables})
 
     def remove(self) -> None:
         """Delete this machine's folder, once Ray has ended; servers end by themselves."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def begin(py_executable: str, environ: Mapping[str, str]) -> None:
+    """Let this machine's server begin to import, if workers with that field are forked, in their environment."""
+    null = subprocess.DEVNULL
+    if setup_worker.__file__ in (command := shlex.split(py_executable)):
+        subprocess.run(command, env=environ, stdin=null, stdout=null, stderr=null, check=False)
 
 
 def import_for_forks(import_the_rest: Callable[[], object]) -> str | None:

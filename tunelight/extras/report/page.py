@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tunelight.errors import ReportError, first_of, guess
+from tunelight.machine.processes import collector_resting
 from tunelight.record import OUTCOMES, RUNNING, SweepState, TrialState, read_sweep_file, view, winner, write_text
 from tunelight.record.view import numbers_in, plain
 from tunelight.reporting.words import age, compact, elapsed, event_line
@@ -63,7 +64,8 @@ def report(results: SweepResults, path: str | os.PathLike[str]) -> Path:
     target = Path(path).expanduser()
     if target.is_dir():
         target = target / FILE
-    write_text(target.absolute(), page(results))
+    with collector_resting():
+        write_text(target.absolute(), page(results))
     return target.absolute()
 
 
@@ -535,7 +537,7 @@ def log_block(trial: TrialResult) -> list[Block]:
 
 def began(results: SweepResults) -> float:
     """Return when the first trial of a sweep began, in seconds since the epoch; 0 before that."""
-    return min((at for trial in results.record.trials.values() for at, _ in trial.moves), default=0.0)
+    return min((trial.moves[0][0] for trial in results.record.trials.values() if trial.moves), default=0.0)
 
 
 def standing(trial: TrialResult, state: TrialState) -> str:
