@@ -41,9 +41,9 @@ VAGUE = frozenset({"told", "said", "there", "one", "own"})
 """No local name or parameter: each of them fits any value."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 47_193, "tests": 41_239, "benchmarks": 9_331}
+MOST_LINES = {"tunelight": 47_204, "tests": 41_225, "benchmarks": 9_331}
 MOST_FILES = 202
-MOST_CORE_LINES = 28_975
+MOST_CORE_LINES = 29_009
 """As many as there are: what is added takes as much away."""
 FRONT = frozenset({"cli", "__main__"})
 """The commands: neither core, nor extras."""

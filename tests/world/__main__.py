@@ -182,7 +182,7 @@ def _forked(batch: list[Sweep], *, replay: bool) -> list[Outcome]:
                     outcome = _run(sweep, replay=replay)
                     sys.stdout.flush()
                 except BaseException:  # noqa: BLE001 - the fork must not go on as its parent
-                    outcome = Outcome(traceback.format_exc(), 0, 0.0)
+                    outcome = Outcome(f"seed {sweep.seed}: {traceback.format_exc()}", 0, 0.0)
                 answer.write(json.dumps(outcome) + "\n")
                 if outcome.wrong:
                     break

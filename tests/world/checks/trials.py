@@ -40,11 +40,7 @@ def _reports(ended: Ended, trial: TrialState, states: Mapping[str, Mapping[int, 
     if numbers != list(range(first + 1, first + len(numbers) + 1)):
         yield f"the reports of {trial.id} are {numbers}"
         return
-    state: Any = (
-        begun(trial_seed(ended.world.settings["seed"], trial.id))
-        if trial.branch is None
-        else states[trial.branch.parent].get(first)
-    )
+    state: Any = _began(ended, trial, states)
     taken = {change["training_iteration"]: change["parent"] for change in trial.changes}
     for report in trial.history:
         number = report["training_iteration"]
@@ -63,6 +59,15 @@ def _reports(ended: Ended, trial: TrialState, states: Mapping[str, Mapping[int, 
         if report["used"] != trial.config_at(number)["lr"]:
             yield f"report {number} of {trial.id} was made with another configuration than was recorded"
             return
+
+
+def _began(ended: Ended, trial: TrialState, states: Mapping[str, Mapping[int, int]]) -> int:
+    """Return the state with which a trial begins: a branch's may be the one with which its parent began."""
+    if trial.branch is None:
+        return begun(trial_seed(ended.world.settings["seed"], trial.id))
+    parent = ended.trials[trial.branch.parent]
+    reported = states[parent.id].get(trial.branch.number)
+    return _began(ended, parent, states) if reported is None else reported
 
 
 def _trained(state: int, lr: float, epoch: int) -> int:
