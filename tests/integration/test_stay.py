@@ -22,9 +22,12 @@ from tunelight.record.lease import Owners
 
 pytestmark = [pytest.mark.apart, pytest.mark.timeout(APART_S)]
 PROGRAM = """
-import os, time
+import atexit, os, pathlib, time
 import tunelight as tl
 VALUE = {value}
+@atexit.register
+def end():
+    pathlib.Path(f"{folder}/ended-{{os.getpid()}}").touch()
 def train(config):
     for number in range(config["reports"]):
         tl.report({{"loss": number, "value": VALUE, "given": float(os.environ.get("GIVEN", 0))}})
@@ -38,7 +41,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with a sweep, whose driver stays; it is ended with the test."""
     monkeypatch.setenv("TUNELIGHT_KEEP", "1")
     (tmp_path / "space.yaml").write_text(SPACE)
-    (tmp_path / "program.py").write_text(PROGRAM.format(value=1))
+    (tmp_path / "program.py").write_text(PROGRAM.format(value=1, folder=tmp_path))
     with tempfile.TemporaryDirectory(prefix="stay-", ignore_cleanup_errors=True) as short:  # Ray's sockets are there
         monkeypatch.setenv("TMPDIR", short)
         yield tmp_path
@@ -63,6 +66,12 @@ def rays(process: psutil.Process) -> set[int]:
     return {child.pid for child in process.children(recursive=True) if child.name() == "raylet"}
 
 
+def suspended(client: Any, process: psutil.Process) -> Any:
+    client.send_signal(signal.SIGTSTP)
+    until(lambda: process.status() == psutil.STATUS_STOPPED, 10)
+    return client
+
+
 def test_the_next_command_trains_on_the_same_ray_what_the_code_says_now_and_another_environment_ends_it(
     project,
 ) -> None:
@@ -70,7 +79,8 @@ def test_the_next_command_trains_on_the_same_ray_what_the_code_says_now_and_anot
     ray = rays(first)
     assert ray
     assert metrics["value"] == 1
-    (project / "program.py").write_text(PROGRAM.format(value=2))
+    (project / f"ended-{first.pid}").unlink()  # by what the code has registered for the end of its process
+    (project / "program.py").write_text(PROGRAM.format(value=2, folder=project))
     second, metrics = swept(project, "second", COLUMNS="200")  # in which nothing is imported
     assert second == first
     assert rays(second) == ray
@@ -90,9 +100,10 @@ def test_the_next_command_trains_on_the_same_ray_what_the_code_says_now_and_anot
     [
         (lambda client, process: client.send_signal(signal.SIGINT), 130),
         (lambda client, process: client.kill(), -signal.SIGKILL),
+        (lambda client, process: suspended(client, process).kill(), -signal.SIGKILL),
         (lambda client, process: process.kill(), -signal.SIGKILL),
     ],
-    ids=["ctrl-c", "client killed", "driver killed"],
+    ids=["ctrl-c", "client killed", "client killed while suspended", "driver killed"],
 )
 def test_a_sweep_ends_with_its_command_and_a_command_with_its_driver(
     project: Path, end: Callable[[Any, Any], None], code: int

@@ -8,14 +8,17 @@ ends with its Ray.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import io
+import logging
 import os
 import select
 import signal
 import socket
 import sys
+import sysconfig
 import tempfile
 import threading
 import time
@@ -24,6 +27,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from tunelight.compat import replaced
 from tunelight.errors import SettingsError
 from tunelight.extras.forks import setup_worker
 from tunelight.extras.forks.setup_worker import Request
@@ -37,6 +41,11 @@ _FREE: Final = frozenset({"PWD", "OLDPWD", "SHLVL", "_", "LINES", "COLUMNS"})
 _PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _ANSWER_S: Final = 5.0
 """How long a driver may take to accept a command."""
+_BAD_INPUT: Final = 2
+_SET_SIGNAL: Final = 10
+"""Linux's F_SETSIG: which signal says that something has come over a connection, or that it has closed."""
+_BY_LIBRARIES: Final = frozenset({"CUDA_MODULE_LOADING", "CRC32C_SW_MODE", "PWD"})
+"""Variables that libraries set as they are imported, beside those of ``may_differ``."""
 _END_S: Final = 60.0
 """How long it may take to end with its Ray."""
 _LOOK_S: Final = 1.0
@@ -59,7 +68,7 @@ def through_driver(command: Callable[[], None]) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:  # another command's, until it ends
             return command()
-        request, pid = setup_worker.request_of(sys.argv), 0
+        request, pid = _request(), 0
         if (found := _handed_over(folder, request)) is None:
             listener, (link, theirs) = setup_worker.listen(folder, _SOCKET), socket.socketpair()
             if (pid := os.fork()) == 0:
@@ -99,7 +108,15 @@ def down() -> bool:
 def _may_stay() -> bool:
     given = os.environ.get(VARIABLE, "0" if os.environ.get("CI") else "1")
     alone = threading.active_count() == 1 and sys.gettrace() is None and sys.getprofile() is None
-    return sys.platform == "linux" and given != "0" and alone and len(_folder()) < _LONGEST
+    passes = None not in (sys.stdin, sys.stdout, sys.stderr) and not any("/dev/fd/" in word for word in sys.argv)
+    wanted = given.lower() not in ("0", "", "false")
+    return sys.platform == "linux" and wanted and alone and passes and len(_folder()) < _LONGEST
+
+
+def _request() -> Request:
+    """Return what this command would need of another process: also this Python, with its options."""
+    start = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]
+    return setup_worker.request_of(sys.argv)._replace(template=sys.executable, modules=tuple(start))
 
 
 def _folder() -> str:
@@ -164,24 +181,44 @@ class _Driver:
     def __init__(self, listener: socket.socket, request: Request, command: Callable[[], None]) -> None:
         self._listener, self._first, self._command = listener, request, command
         self._began = time.time()
+        self._paths, self._handlers = list(sys.path), list(logging.root.handlers)
+        opened = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
+        self._files = [number for number in opened if number > 2 and _inherited(number)]
+        self._folder = request.cwd
 
     def serve(self, link: socket.socket) -> None:
         """Carry out the first command, whose client waits at ``link``, and those that follow."""
         os.setsid()  # signals of the terminal come by the client
         request: Request | None = self._first
         while request is not None:
-            code = self._carry_out(request, link)
+            timer, code = _timer(), self._carry_out(request, link)
+            stays = self._stays(request, code)
+            if stays and _timer() is not timer and not {"-q", "--quiet"} & set(request.argv):
+                write(Text(_STAYS.format(minutes=_kept().KEEP_S / 60), True))
+            if not stays and request is self._first:
+                sys.exit(code)  # its client is the parent
             with contextlib.suppress(OSError):
-                link.sendall(bytes([code]))
+                link.sendall(bytes([code & 0xFF]))
             link.close()
-            if _kept() is None:
+            if not stays:
                 return
             null = os.open(os.devnull, os.O_RDWR)
             for file in range(3):
                 os.dup2(null, file)
-            os.close(null)
+            for file in (null, *self._files):  # the first client's, such as a lock
+                with contextlib.suppress(OSError):
+                    os.close(file)
+            self._files = []
             request, link = self._next()
         sys.modules["tunelight.cluster.local"].shutdown()
+
+    def _stays(self, request: Request, code: int) -> bool:
+        """Tell whether the next command would find this process as it was before the one that has ended."""
+        threads = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
+        differ = {name for name, _ in os.environ.items() ^ request.env.items() if not setup_worker.may_differ(name)}
+        again = code == _BAD_INPUT and request is not self._first  # a module that can be imported only once, say
+        local = _kept()
+        return local is not None and not threads and not again and differ <= _BY_LIBRARIES | local.kept().added
 
     def _carry_out(self, request: Request, link: socket.socket) -> int:
         """Return the exit code of a command. It is stopped by SIGTERM where its client is gone."""
@@ -193,27 +230,25 @@ class _Driver:
             if not over.is_set():
                 os.kill(os.getpid(), signal.SIGTERM)
 
+        fcntl.fcntl(link, fcntl.F_SETOWN, os.getpid())  # a client that is gone wakes this process, if it was suspended
+        fcntl.fcntl(link, _SET_SIGNAL, signal.SIGCONT)
+        fcntl.fcntl(link, fcntl.F_SETFL, fcntl.fcntl(link, fcntl.F_GETFL) | os.O_ASYNC)
+        for number in _PASSED_ON:  # the client leaves out those that it ignores
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         threading.Thread(target=watch, name="tunelight-client", daemon=True).start()
         before = set(sys.modules)
         sys.argv = request.argv
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())
-        code: Any = 0
-        try:
-            self._command()
-        except SystemExit as ended:
-            code = ended.code
-        except BaseException:  # noqa: BLE001 - as Python ends
-            traceback.print_exc()
-            code = 1
-        if (kept := _kept()) is not None and not {"-q", "--quiet"} & set(request.argv):
-            write(Text(_STAYS.format(minutes=kept.KEEP_S / 60), True))
+        with _at_its_end():
+            code = _code_of(self._command)
         for error in (False, True):
             write(Text("", error))
         over.set()
-        for name in _own_code(sys.modules.keys() - before):
+        logging.root.handlers[:] = self._handlers
+        for name in filter(_is_own, sys.modules.keys() - before):
             del sys.modules[name]  # imported anew by the next command, for it may have been changed
-        return code if isinstance(code, int) else int(code is not None)
+        return code
 
     def _next(self) -> tuple[Request | None, Any]:
         """Return the next command and the connection to its client; None once this process has to end."""
@@ -225,21 +260,22 @@ class _Driver:
             link.settimeout(_ANSWER_S)
             try:
                 request, files = setup_worker.receive(link, 3)
-            except (OSError, EOFError, ValueError):
+                taken = bool(request.argv) and self._takes(request)
+                link.sendall((os.getpid() if taken else 0).to_bytes(4, "little"))
+            except (OSError, EOFError, ValueError):  # it has gone
                 link.close()
                 continue
-            if not request.argv or not self._takes(request):
+            if not taken:
                 self._listener.close()
-                link.sendall(bytes(4))
                 return None, link  # which closes as this process ends
             for file, number in enumerate(files):
                 os.dup2(number, file)
                 os.close(number)
-            if request.cwd != (before := str(Path.cwd())):
-                sys.path[:] = [path for path in sys.path if path != before]
+            if request.cwd != self._folder:
+                packages = sysconfig.get_path("purelib")
+                sys.path[:] = [path for path in sys.path if path in self._paths or path.startswith(packages)]
                 os.chdir(request.cwd)
-                os.environ["PWD"] = request.cwd
-            link.sendall(os.getpid().to_bytes(4, "little"))
+                os.environ["PWD"] = self._folder = request.cwd
             link.settimeout(None)
             return request, link
         return None, None
@@ -252,9 +288,46 @@ class _Driver:
         packages = [path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix)) and Path(path).is_dir()]
         try:
             changed = any(Path(file).stat().st_ctime >= self._began for file in (*files, *packages) if file)
+            there = not request.cwd or Path(request.cwd).is_dir()
         except OSError:  # a package that was removed
-            changed = True
-        return given[1] == first[1] and differ <= _FREE and not changed
+            return False
+        return given[1] == first[1] and differ <= _FREE and not changed and there
+
+
+def _code_of(command: Callable[[], None]) -> int:
+    """Return the exit code with which a process of this command would end."""
+    try:
+        command()
+    except SystemExit as ended:
+        if ended.code is None or isinstance(ended.code, int):
+            return ended.code or 0
+        write(Text(f"{ended.code}\n", True))
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BaseException:  # noqa: BLE001 - as Python ends
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+@contextlib.contextmanager
+def _at_its_end() -> Iterator[None]:
+    """Call at the end of this context what a user's own code registers with ``atexit`` meanwhile."""
+    register, later = atexit.register, contextlib.ExitStack()
+
+    def registered(function: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _is_own(getattr(function, "__module__", None) or ""):
+            return register(function, *args, **kwargs)
+        later.callback(function, *args, **kwargs)
+        return function
+
+    with replaced(atexit, register=registered):
+        yield
+    try:
+        later.close()
+    except Exception:  # noqa: BLE001 - as Python ends
+        traceback.print_exc()
 
 
 def _kept() -> Any:
@@ -263,13 +336,25 @@ def _kept() -> Any:
     return local if local is not None and local.kept() is not None else None
 
 
-def _own_code(names: set[str]) -> Iterator[str]:
-    """Yield which of these modules are neither Python's nor from an installed package."""
-    for name in names:
-        module = sys.modules[name]
-        origin = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "")
-        if origin and name.partition(".")[0] != "tunelight" and not origin.startswith((sys.prefix, sys.base_prefix)):
-            yield name
+def _timer() -> Any:
+    """Return what will end the Ray that this process keeps, if it keeps one."""
+    return None if (local := _kept()) is None else local.kept().timer
+
+
+def _is_own(name: str) -> bool:
+    """Tell whether a module is a user's: neither Python's nor from an installed package."""
+    module = sys.modules.get(name)
+    origin = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "")
+    installed = tuple(f"{sysconfig.get_path(kind)}/" for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return bool(origin) and name.partition(".")[0] != "tunelight" and not origin.startswith(installed)
+
+
+def _inherited(number: int) -> bool:
+    """Tell whether an open file is one that this process was given; those of Python's own are not inherited."""
+    try:
+        return os.get_inheritable(number)
+    except OSError:  # that of the look itself
+        return False
 
 
 def _raylets() -> set[int]:

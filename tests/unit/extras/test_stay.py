@@ -14,13 +14,12 @@ import pytest
 
 from tunelight.errors import SettingsError
 from tunelight.extras import stay
-from tunelight.extras.forks import setup_worker
 
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A driver that has begun a moment ago, when all modules were there."""
-    made = stay._Driver(socket.socket(), setup_worker.request_of(["tunelight", "run"]), lambda: None)
+    made = stay._Driver(socket.socket(), stay._request(), lambda: None)
     made._began = time.time() + 60
     for name, module in list(sys.modules.items()):  # what other tests have imported from folders that are gone
         if (file := getattr(module, "__file__", None)) and not Path(file).exists():
@@ -39,7 +38,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
 )
 def test_it_takes_a_command_of_the_same_environment(driver: Any, changes: dict[str, str], taken: bool) -> None:
     request = driver._first
-    other = request._replace(argv=["tunelight", "run", "other.yaml"], env={**request.env, **changes}, cwd="/elsewhere")
+    other = request._replace(argv=["tunelight", "run", "other.yaml"], env={**request.env, **changes}, cwd="/tmp")
     assert driver._takes(other) is taken
 
 
@@ -70,7 +69,7 @@ def test_a_users_own_modules_are_imported_anew(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "own", own)
     monkeypatch.setitem(sys.modules, "folder", folder)
     names = {"own", "folder", "json", "yaml", "sys", "tunelight.extras.stay"}
-    assert set(stay._own_code(names)) == {"own", "folder"}
+    assert set(filter(stay._is_own, names)) == {"own", "folder"}
 
 
 @pytest.mark.parametrize(
