@@ -76,7 +76,7 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
         self._display.trial_goes_on(trial.trial_id)
 
     @guarded
-    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, *result: Any, **info: Any) -> None:
+    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: Any = None, **info: Any) -> None:
         """Note that there is something to draw; say new warnings at once, as that a failed trial is started again."""
         self.show_notes()
 

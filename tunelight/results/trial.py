@@ -78,7 +78,8 @@ class TrialResult:
         self.runs = [dict(run) for run in runs]
         self._settings = settings
         objectives = paired(settings.get("metric"), settings.get("mode"))
-        self._metric, self._mode = objectives[0] if objectives else (None, "min")
+        self._metric = objectives[0][0] if objectives else None
+        self._mode = objectives[0][1] if objectives else "min"
         self.sweep_folder = folder
         self._error = state.error
         self._why = state.why
