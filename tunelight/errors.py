@@ -204,6 +204,20 @@ def unknown(what: str, name: Any, valid: Iterable[str], hint: str | None = None,
     return f"{what} {name!r}.{hint} {listed}: {', '.join(valid) or 'none'}."
 
 
+def refuse_unknown(
+    what: str,
+    names: Iterable[Any],
+    valid: Iterable[str],
+    listed: str = "There are",
+    kind: type[TunelightError] = SettingsError,
+) -> None:
+    """Raise ``kind`` for the first of ``names`` that is not in ``valid``, with the message of :func:`unknown`."""
+    valid = list(valid)
+    for name in names:
+        if name not in valid:
+            raise kind(unknown(what, name, valid, listed=listed))
+
+
 def first_of(names: Sequence[str], most: int = 5) -> str:
     """Return the first names and the number of the others: "a, b and 3 more"."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tunelight.errors import ResourceError, SettingsError, unknown
+from tunelight.errors import ResourceError, SettingsError, refuse_unknown
 from tunelight.messages import Evaluation
 from tunelight.settings import check_setting, checks
 
@@ -127,9 +127,7 @@ def reserve(
     check_setting("cpus_per_worker", cpus_per_worker)
     check_setting("gpus_per_worker", gpus_per_worker)
     words = dict(resources_per_trial or {})
-    for word in words:
-        if word not in _WORDS:
-            raise SettingsError(unknown("resources_per_trial has no key", word, _WORDS))
+    refuse_unknown("resources_per_trial has no key", words, _WORDS)
     words = {word: _amount(word, value) for word, value in words.items() if value is not None}
     if words.get("gpu") and not (words.get("extra_gpu") or gpus_per_worker):
         raise SettingsError(

@@ -16,7 +16,7 @@ from tunelight.cli import options
 from tunelight.cli.app import command
 from tunelight.cli.inspect import load
 from tunelight.cli.printing import print_either, print_json
-from tunelight.errors import SettingsError, StorageError, unknown
+from tunelight.errors import SettingsError, StorageError, refuse_unknown, unknown
 from tunelight.stores.masking import masked
 
 if TYPE_CHECKING:
@@ -90,8 +90,7 @@ def _write_figures(results: Any, names: str, out: Path, format: str) -> list[Pat
     for name in chosen:
         if name not in FIGURES:
             raise SettingsError(unknown("There is no figure", name, [*FIGURES, "all"]))
-    if format not in _FORMATS:
-        raise SettingsError(unknown("There is no format", format, _FORMATS))
+    refuse_unknown("There is no format", [format], _FORMATS)
     paths = [out / f"{name}.{format}" for name in chosen]
     for name, path in zip(chosen, paths, strict=True):
         figure = FIGURES[name](results)

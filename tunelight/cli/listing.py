@@ -12,7 +12,7 @@ import typer
 from tunelight.cli import options
 from tunelight.cli.app import command
 from tunelight.cli.printing import about_sweep, age, print_json, print_table, size
-from tunelight.errors import SettingsError, StorageError, first_of, unknown
+from tunelight.errors import SettingsError, StorageError, first_of, refuse_unknown
 from tunelight.stores import shown
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ def ls(
     json: options.Json = False,
 ) -> None:
     """List sweeps, newest first."""
-    if state is not None and state not in _STATES:
-        raise SettingsError(unknown("There is no state", state, _STATES))
+    refuse_unknown("There is no state", [] if state is None else [state], _STATES)
     place, found = _found(where, storage)
     rows = [_row(sweep) for sweep in found]
     if state is not None:

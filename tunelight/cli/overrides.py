@@ -60,11 +60,9 @@ def parsed(**options: str | None) -> dict[str, Any]:
 
 def settings_of(sets: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``sets`` if all are settings of ``tunelight.run``. Raises: SettingsError."""
-    from tunelight.settings import NAMES
+    from tunelight.settings import check_names
 
-    for name in sets:
-        if name not in NAMES:
-            raise SettingsError(unknown("There is no setting", name, NAMES))
+    check_names(sets)
     return dict(sets)
 
 

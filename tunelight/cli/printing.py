@@ -76,11 +76,6 @@ def age(seconds: float) -> str:
     return f"{past / length:.0f}{unit} ago"
 
 
-def when(seconds: float) -> str:
-    """Return a time of day, local: "2026-11-23 09:36"."""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
-
-
 def size(count: float) -> str:
     """Return a number of bytes: "1.3 GB"."""
     from rich.filesize import decimal

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.compat.ray import check_version
-from tunelight.errors import SettingsError, known_arguments
+from tunelight.errors import SettingsError, known_arguments, whole
 from tunelight.gang.spec import GangSpec
 from tunelight.messages import Evaluation
 from tunelight.policies import FailurePolicy
@@ -113,8 +112,7 @@ def get_tune_resources(
     ``use_gpu`` gives each worker one GPU; ``resources_per_worker`` may hold "CPU", "GPU" (also fractions) and custom
     resources, and takes precedence. Raises: SettingsError.
     """
-    if isinstance(num_workers, bool) or not isinstance(num_workers, Integral) or num_workers < 1:
-        raise SettingsError(f"num_workers must be a whole number, 1 or more, not {num_workers!r}.")
+    whole("num_workers", num_workers)
     custom = dict(resources_per_worker or {})
     cpus = custom.pop("CPU", num_cpus_per_worker)
     gpus = custom.pop("GPU", 1 if use_gpu else 0)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from types import TracebackType
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.jupyter import JupyterMixin
@@ -79,7 +79,7 @@ class Display:
         self.total = total
         self.open = True
         self._get, self._console, self._clock, self._timer = state, console, clock, timer
-        self._view: View | None = None
+        self._view: LinesView | None = None
         self._dirty = True
         self._drawn = -math.inf
         self._pause = _SHORTEST_S
@@ -90,7 +90,7 @@ class Display:
         self._said: set[str] = set()
 
     @property
-    def view(self) -> View:
+    def view(self) -> LinesView:
         """The view, chosen at its first use."""
         if self._view is None:
             self._view = choose_view(self._console)
@@ -302,39 +302,24 @@ MakeScreen = Callable[[int], RenderableType]
 """Make what is to be drawn, where a table of so many rows fits."""
 
 
-class View(Protocol):
-    """One place to show progress in."""
-
-    animated: bool
-    """Whether ``draw`` shows a table; without one, the ends of trials are worth a line each."""
-
-    def draw(self, make: MakeScreen) -> None:
-        """Show the table, in place of the last one."""
-
-    def say(self, text: str, style: str = "") -> None:
-        """Write a line that stays."""
-
-    def close(self) -> None:
-        """Leave the last table as it is, and give back what was taken. Callable more than once."""
-
-
 class LinesView:
-    """Lines only: a file, a pipe, a log of a CI job."""
+    """One place to show progress in, which takes lines only: a file, a pipe, a log of a CI job; the base of others."""
 
     animated = False
+    """Whether ``draw`` shows a table; without one, the ends of trials are worth a line each."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def draw(self, make: MakeScreen) -> None:
-        """Draw nothing, and so make nothing."""
+        """Show the table, in place of the last one; here nothing is drawn, and so nothing made."""
 
     def say(self, text: str, style: str = "") -> None:
-        """Write a line, above a table that there may be."""
+        """Write a line that stays, above a table that there may be."""
         self._console.print(Text(text, style=style), soft_wrap=True)
 
     def close(self) -> None:
-        """Leave the stream open: it is not ours."""
+        """Leave the last table as it is, and give back what was taken: here nothing. Callable more than once."""
 
 
 class TerminalView(LinesView):
@@ -358,7 +343,7 @@ class TerminalView(LinesView):
             self._live.stop()
 
 
-class NotebookView:
+class NotebookView(LinesView):
     """A table in a notebook's output cell, updated in place."""
 
     animated = True
@@ -378,11 +363,8 @@ class NotebookView:
         """Write a line below the table."""
         sys.stdout.write(f"{text}\n")
 
-    def close(self) -> None:
-        """Leave the table in its cell."""
 
-
-def choose_view(console: Console | None = None) -> View:
+def choose_view(console: Console | None = None) -> LinesView:
     """Return the view that fits where the program runs; ``console`` None is standard output."""
     if console is None and in_notebook():
         return NotebookView()
@@ -399,6 +381,7 @@ _CURVE: Final = 40
 MOST_EVENTS: Final = 4
 
 
+@dataclass(frozen=True)
 class SweepView(JupyterMixin):
     """A sweep at one moment: a line on all trials, rungs, the table of trials, the best trial's curve, the last events.
 
@@ -407,32 +390,26 @@ class SweepView(JupyterMixin):
         events: how many of the last events to show. columns: the table's columns; None chooses them.
     """
 
-    def __init__(
-        self,
-        state: SweepState,
-        shown: Iterable[TrialState],
-        now: float,
-        total: int | None,
-        *,
-        events: int = 0,
-        columns: Sequence[str] | None = None,
-    ) -> None:
-        self._state, self._shown, self._now, self._total = state, list(shown), now, total
-        self._events, self._columns = events, columns
+    state: SweepState
+    shown: Sequence[TrialState]
+    now: float
+    total: int | None
+    events: int = 0
+    columns: Sequence[str] | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        state, width = self._state, options.max_width
-        yield Text(title(state, self._now, self._total), style="italic")
+        state, width = self.state, options.max_width
+        yield Text(title(state, self.now, self.total), style="italic")
         past = [f"{row['at']:g}: {row['passed']} of {row['reached']} passed" for row in rungs(state) if row["reached"]]
         if past:
             yield Text(_cut(f"rungs  {'   '.join(past)}", width), style="cyan")
-        yield make_table(state, self._shown, self._now, width, self._columns)
-        if line := others(state, self._shown):
+        yield make_table(state, self.shown, self.now, width, self.columns)
+        if line := others(state, self.shown):
             yield Text(_cut(line, width), style="dim")
         yield Text(_cut(best_line(state) or f"no trial has reported the metric {metric_of(state)!r} yet", 3 * width))
         if curve := best_curve(state, min(_CURVE, width - 8), ascii_only=options.ascii_only):
             yield Text(f"  {curve}", style="cyan")
-        for line in last_events(state, self._events):
+        for line in last_events(state, self.events):
             yield Text(_cut(line, width), style="dim")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ray.tune import Callback
@@ -76,11 +76,11 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
         self._display.trial_goes_on(trial.trial_id)
 
     @guarded
-    def on_trial_result(
-        self, iteration: int, trials: list[Any], trial: Any, result: Mapping[str, Any], **info: Any
-    ) -> None:
-        """Note that there is something to draw; say new warnings at once."""
+    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: Any = None, **info: Any) -> None:
+        """Note that there is something to draw; say new warnings at once, as that a failed trial is started again."""
         self.show_notes()
+
+    on_trial_recover = on_trial_result
 
     @guarded
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -89,11 +89,6 @@ class ProgressCallback(Callback):  # type: ignore[misc,unused-ignore]
         self._display.trial_ended(trial.trial_id)
 
     on_trial_error = on_trial_complete
-
-    @guarded
-    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Say that a trial has failed and will be started again."""
-        self.show_notes()
 
     @guarded
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tunelight import record as storage
 from tunelight import stores
-from tunelight.errors import NoResultError, SettingsError, first_of, guess, unknown
+from tunelight.errors import NoResultError, first_of, guess, refuse_unknown, whole
 from tunelight.record import Standing, SweepState
 from tunelight.record.view import finite
 from tunelight.results.trial import MOST, TrialResult, counted, lines_of
@@ -201,9 +201,7 @@ class SweepResults:
         Raises: SettingsError for a metric that is none of the sweep's.
         """
         known = dict(self.objectives)
-        for metric in metrics:
-            if metric not in known:
-                raise SettingsError(unknown("This sweep is not judged by", metric, known, listed="It is by"))
+        refuse_unknown("This sweep is not judged by", metrics, known, "It is by")
         names = metrics or tuple(known)
         numbers = {trial: [finite(trial.metrics, name) for name in names] for trial in self.trials if not trial.failed}
         points = {trial: row for trial, row in numbers.items() if None not in row}
@@ -216,9 +214,7 @@ class SweepResults:
         Trials count by their best report, and those that failed are left out. Configurations that were trained again
         (``repeats=``) come first, by their means, each with its best training.
         """
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise SettingsError(f"k must be a whole number of 1 or more, not {k!r}.")
-        return [self._result(name) for name in storage.ranked(self._state)[:k]]
+        return [self._result(name) for name in storage.ranked(self._state)[: whole("k", k)]]
 
     @property
     def best_config(self) -> dict[str, Any]:
@@ -367,8 +363,7 @@ class SweepResults:
         """
         from tunelight.extras.figures import FIGURES  # imports plotly
 
-        if figure not in FIGURES:
-            raise SettingsError(unknown("There is no figure", figure, FIGURES))
+        refuse_unknown("There is no figure", [figure], FIGURES)
         return FIGURES[figure](self, **options)
 
     def __repr__(self) -> str:

@@ -22,6 +22,7 @@ from tunelight.compat.ray import DEFAULT_METRIC, TRAINING_ITERATION, trial_actor
 from tunelight.errors import SettingsError, guess
 from tunelight.messages import Adopt, Continue, Resize, Stop
 from tunelight.settings import checks
+from tunelight.settings.values import MODES
 
 if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
@@ -263,7 +264,6 @@ def adapted(scheduler: TrialScheduler) -> GangScheduler:
 
 logger = logging.getLogger(__name__)
 
-MODES: Final = ("min", "max")
 WORST: Final = math.inf
 """The loss of NaN and both infinities: they count in a rung, behind everything else."""
 

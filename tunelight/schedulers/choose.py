@@ -17,7 +17,7 @@ from ray.tune.schedulers import (
 )
 
 from tunelight.compat.ray import schedulers_by_name
-from tunelight.errors import SettingsError, unknown
+from tunelight.errors import SettingsError, refuse_unknown, unknown
 from tunelight.schedulers.asha import ASHA
 from tunelight.schedulers.base import PAUSING, GangScheduler, SweepFacts, adapted
 from tunelight.schedulers.elastic import ElasticASHA
@@ -92,9 +92,7 @@ def _by_name(name: str, options: dict[str, Any], settings: Settings) -> TrialSch
         raise SettingsError(
             f"scheduler {name!r} cannot be used: {error}. {_OURS_FOR.get(name, '')}".rstrip()
         ) from error
-    for option in options:
-        if option not in valid:
-            raise SettingsError(unknown(f"scheduler {name!r} has no", option, valid))
+    refuse_unknown(f"scheduler {name!r} has no", options, valid)
     if settings.max_epochs is not None and "max_t" in valid:
         options.setdefault("max_t", settings.max_epochs)
     if name in _OURS:

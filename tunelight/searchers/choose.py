@@ -82,8 +82,7 @@ def _asked(space: SearchSpace, settings: Settings) -> int:
 
 
 def _baselines(space: SearchSpace, settings: Settings) -> list[dict[str, Any]]:
-    given = () if isinstance(settings.baselines, str) else settings.baselines
-    return [space.dotted(space.filled(config)) for config in given]
+    return [space.dotted(space.filled(config)) for config in settings.baselines]
 
 
 def _trains_once(space: SearchSpace, settings: Settings) -> bool:

@@ -1,7 +1,6 @@
 """Settings of a sweep and their checks, and checks of the code that it trains."""
 
 from tunelight.checkpoints.policy import Checkpoints
-from tunelight.settings.checks import check_trainer_argument
 from tunelight.settings.code import check_model, check_train, fingerprint, import_path, load_object
 from tunelight.settings.values import (
     NAMES,
@@ -12,5 +11,6 @@ from tunelight.settings.values import (
     check_names,
     check_paired,
     check_setting,
+    check_trainer_argument,
     paired,
 )

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pkgutil import resolve_name
 from typing import Any, Final, Literal
 
-from tunelight.errors import SettingsError, unknown
+from tunelight.errors import SettingsError, refuse_unknown
 
 Backend = Literal["ddp", "horovod", "sharded"]
 """The names of the table, for type checkers and editors."""
@@ -77,8 +77,7 @@ BACKENDS: Final[dict[str, BackendInfo]] = {
 
 def check_backend(name: str, value: Any) -> str:
     """Return a backend's name; ``name`` is the setting's. Raises: SettingsError for an unknown or a missing one."""
-    if not isinstance(value, str) or value not in BACKENDS:
-        raise SettingsError(unknown(f"There is no {name}", value, BACKENDS))
+    refuse_unknown(f"There is no {name}", [value], BACKENDS)
     backend = BACKENDS[value]
     if backend.requires is not None and find_spec(backend.requires) is None:
         raise SettingsError(f"{name}={value!r}: {backend.how_to_get}")

@@ -13,16 +13,15 @@ from dataclasses import asdict, fields
 from datetime import timedelta
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Final, Protocol, cast, get_args, runtime_checkable
+from typing import Any, Final, cast, get_args
 
 import yaml
 
 from tunelight import stores
 from tunelight.checkpoints.policy import Checkpoints
-from tunelight.errors import SettingsError, number, unknown, whole
+from tunelight.errors import SettingsError, number, refuse_unknown, whole
 from tunelight.messages import Evaluation
 from tunelight.policies import FailurePolicy
-from tunelight.settings.backends import BACKENDS
 from tunelight.settings.code import Style, import_path, load_object, tune_callback
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -85,10 +84,7 @@ def _list(name: str, value: Any) -> tuple[Any, ...]:
 
 def _check_keys(name: str, keys: Iterable[Any], kind: type[Any]) -> None:
     """Check that keys are arguments of a dataclass."""
-    valid = [entry.name for entry in fields(kind)]
-    for key in keys:
-        if key not in valid:
-            raise SettingsError(unknown(f"{name} has no", key, valid))
+    refuse_unknown(f"{name} has no", keys, [entry.name for entry in fields(kind)])
 
 
 # --- gangs and failures -------------------------------------------------------------------------------------
@@ -241,8 +237,7 @@ def arguments(name: str, value: Any) -> tuple[str, ...]:
 
 def style(name: str, value: Any) -> str:
     """Check how a script reads its arguments."""
-    if value not in get_args(Style):
-        raise SettingsError(unknown(f"There is no {name}", value, get_args(Style)))
+    refuse_unknown(f"There is no {name}", [value], get_args(Style))
     return str(value)
 
 
@@ -281,69 +276,11 @@ def check_grace(grace: Any, time_attr: str | None, max_epochs: int | None) -> No
         )
 
 
-# --- Arguments of Lightning's Trainer that a sweep sets itself: strategy, accelerator and devices ---
-
-_ON_CPUS = ("auto", "cpu")
-_ON_GPUS = (*_ON_CPUS, "gpu", "cuda")
-
-
-def check_trainer_argument(
-    name: str,
-    value: Any,
-    *,
-    workers: int | tuple[int, int] | None,
-    gpus_per_worker: float,
-    resources_per_trial: Mapping[str, Any] | None,
-) -> None:
-    """Raise SettingsError for a Trainer argument that contradicts the sweep's workers."""
-    words = resources_per_trial or {}
-    gpus = bool(gpus_per_worker or words.get("extra_gpu"))
-    alone = workers in (None, 1) and not (words.get("extra_cpu") or words.get("extra_gpu"))
-    if name == "strategy" and not (_is_ours(value) or (alone and not isinstance(value, str))):
-        text = value if isinstance(value, str) else type(value).__name__
-        replacing = (name for name, spec in BACKENDS.items() if text.lower().startswith(spec.replaces))
-        backend = next(replacing, "ddp")
-        raise SettingsError(
-            f"The Trainer gets strategy={value!r}, but the Trainer of a sweep with model= trains on its trial's "
-            f"workers. Leave it out, and say backend={backend!r}; for arguments of a strategy give one of tunelight's, "
-            "tl.RayStrategy(find_unused_parameters=True) for example, in a file its class_path with init_args."
-        )
-    if name == "accelerator" and isinstance(value, str) and value.lower() not in (_ON_GPUS if gpus else _ON_CPUS):
-        if value.lower() == "mps":
-            if alone and not gpus:
-                return  # an Apple GPU, which Ray does not count
-            wanted = "an Apple GPU trains one worker alone. Say workers=1, or leave it out: more workers train on CPUs"
-        elif value.lower() in _ON_GPUS:
-            wanted = "no worker holds a GPU. Say gpus_per_worker=1, and leave the accelerator out"
-        else:
-            wanted = "workers train on CPUs, or with gpus_per_worker=1 on GPUs. Leave it out"
-        raise SettingsError(f"The Trainer gets accelerator={value!r}, but {wanted}.")
-    if name in ("devices", "num_nodes") and value not in (1, "1", -1, "-1", "auto"):
-        raise SettingsError(
-            f"The Trainer gets {name}={value!r}, but each worker of a trial is one process with a device of its own. "
-            "Leave it out, and say workers=, the number of workers that train one trial."
-        )
-
-
-def _is_ours(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return str(value.get("class_path")).rpartition(".")[2] in {spec.strategy_name for spec in BACKENDS.values()}
-    return any(base.__module__.startswith("tunelight.lightning.strategies") for base in type(value).__mro__)
-
-
 # --- Settings as plain data for sweep.yaml --------------------------------------------------------
 
 
-@runtime_checkable
-class Plain(Protocol):
-    """A setting that says itself what it is in sweep.yaml."""
-
-    def plain(self) -> Any:
-        """Return it as plain data."""
-
-
 def plain_setting(value: Any) -> Any:
-    """Return a setting's value as plain data; code as its import path."""
+    """Return a setting's value as plain data: code as its import path, and what has a method ``plain`` as by that."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
@@ -352,7 +289,7 @@ def plain_setting(value: Any) -> Any:
         return [plain_setting(item) for item in value]
     if isinstance(value, Checkpoints | FailurePolicy):
         return asdict(value)
-    if isinstance(value, Plain):
+    if hasattr(value, "plain"):
         return value.plain()
     if isinstance(value, type) or callable(value):
         return import_path(value)

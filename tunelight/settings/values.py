@@ -17,11 +17,11 @@ from typing import Any, Final, Literal
 
 from tunelight.checkpoints.policy import Checkpoints
 from tunelight.compat.lightning import Flavour
-from tunelight.errors import ArgumentError, SettingsError, unknown
+from tunelight.errors import ArgumentError, SettingsError, refuse_unknown
 from tunelight.messages import Evaluation
 from tunelight.policies import FailurePolicy
 from tunelight.settings import checks
-from tunelight.settings.backends import Backend, check_backend
+from tunelight.settings.backends import BACKENDS, Backend, check_backend
 from tunelight.settings.code import Style, find_flavour
 
 # ruff: noqa: RUF009 - the calls return dataclass fields
@@ -134,9 +134,7 @@ class Repeats:
             if isinstance(value, str | float | list | tuple):
                 raise SettingsError(f"{name} must be a whole number of 2 or more, as in {_FORMS}, not {value!r}.")
             return cls(checks.whole(name, value, least=2))
-        for key in value:
-            if key not in _KEYS:
-                raise SettingsError(unknown(f"{name} has no", key, _KEYS))
+        refuse_unknown(f"{name} has no", value, _KEYS)
         if ("repeats" in value) == ("folds" in value):
             raise SettingsError(
                 f"{name} must say either repeats (how often each configuration is trained in all) or folds, and is "
@@ -328,9 +326,7 @@ NAMES: tuple[str, ...] = tuple(SETTINGS)
 
 def check_names(names: Iterable[str], also: Sequence[str] = ()) -> None:
     """Raise SettingsError unless every name is that of a setting, or in ``also``."""
-    for name in names:
-        if name not in SETTINGS and name not in also:
-            raise ArgumentError(unknown("There is no setting", name, [*also, *SETTINGS]))
+    refuse_unknown("There is no setting", names, [*also, *SETTINGS], kind=ArgumentError)
 
 
 def check_setting(name: str, value: Any) -> Any:
@@ -338,3 +334,46 @@ def check_setting(name: str, value: Any) -> Any:
     check_names([name])
     setting = SETTINGS[name]
     return None if value is None and setting.default is None else setting.check(name, value)
+
+
+# --- Arguments of Lightning's Trainer that a sweep sets itself: strategy, accelerator and devices ---
+
+_ON_CPUS = ("auto", "cpu")
+_ON_GPUS = (*_ON_CPUS, "gpu", "cuda")
+
+
+def check_trainer_argument(name: str, value: Any, settings: Settings) -> None:
+    """Raise SettingsError for a Trainer argument that contradicts the sweep's workers."""
+    words = settings.resources_per_trial or {}
+    gpus = bool(settings.gpus_per_worker or words.get("extra_gpu"))
+    alone = settings.workers in (None, 1) and not (words.get("extra_cpu") or words.get("extra_gpu"))
+    if name == "strategy" and not (_is_ours(value) or (alone and not isinstance(value, str))):
+        text = value if isinstance(value, str) else type(value).__name__
+        replacing = (name for name, spec in BACKENDS.items() if text.lower().startswith(spec.replaces))
+        backend = next(replacing, "ddp")
+        raise SettingsError(
+            f"The Trainer gets strategy={value!r}, but the Trainer of a sweep with model= trains on its trial's "
+            f"workers. Leave it out, and say backend={backend!r}; for arguments of a strategy give one of tunelight's, "
+            "tl.RayStrategy(find_unused_parameters=True) for example, in a file its class_path with init_args."
+        )
+    if name == "accelerator" and isinstance(value, str) and value.lower() not in (_ON_GPUS if gpus else _ON_CPUS):
+        if value.lower() == "mps":
+            if alone and not gpus:
+                return  # an Apple GPU, which Ray does not count
+            wanted = "an Apple GPU trains one worker alone. Say workers=1, or leave it out: more workers train on CPUs"
+        elif value.lower() in _ON_GPUS:
+            wanted = "no worker holds a GPU. Say gpus_per_worker=1, and leave the accelerator out"
+        else:
+            wanted = "workers train on CPUs, or with gpus_per_worker=1 on GPUs. Leave it out"
+        raise SettingsError(f"The Trainer gets accelerator={value!r}, but {wanted}.")
+    if name in ("devices", "num_nodes") and value not in (1, "1", -1, "-1", "auto"):
+        raise SettingsError(
+            f"The Trainer gets {name}={value!r}, but each worker of a trial is one process with a device of its own. "
+            "Leave it out, and say workers=, the number of workers that train one trial."
+        )
+
+
+def _is_ours(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return str(value.get("class_path")).rpartition(".")[2] in {spec.strategy_name for spec in BACKENDS.values()}
+    return any(base.__module__.startswith("tunelight.lightning.strategies") for base in type(value).__mro__)

@@ -116,9 +116,6 @@ class YamlFile:
         text = _read(path)
         try:
             loader = Loader(text)
-        except yaml.YAMLError as error:
-            raise SpaceError(f"{path}: this is not valid YAML: {_line(error)}") from error
-        try:
             node = loader.get_single_node()
             if node is not None:
                 self._note(node, (), set(), frozenset())
@@ -134,8 +131,6 @@ class YamlFile:
             raise SpaceError(f"{path}: this is not valid YAML: {_line(error)}") from error
         except _UNREADABLE as error:
             raise SpaceError(f"{path}: a value is not what its tag says, or too long to be read: {error}.") from error
-        finally:
-            loader.dispose()
 
     def where(self, keys: tuple[str, ...]) -> str:
         """Return "file:line:column: " of a key, by the path of keys that leads to it; items are numbered from 0."""

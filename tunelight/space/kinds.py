@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-from tunelight.errors import SpaceError, guess, is_domain, unknown
+from tunelight.errors import SpaceError, guess, is_domain, refuse_unknown
 from tunelight.settings.checks import flatten
 from tunelight.space.plain import equal, same, to_plain_config
 
@@ -99,9 +99,7 @@ class Kind:
             named, came = {"value": given}, 1
         elif isinstance(given, Mapping):
             named, came = dict(given), len(given)
-            for name in given:
-                if name not in names:
-                    raise SpaceError(unknown(f"{self.name} takes no", name, names, listed="It takes"))
+            refuse_unknown(f"{self.name} takes no", given, names, "It takes", SpaceError)
         else:
             listed = list(given) if isinstance(given, list | tuple) else [given]
             if (in_file or names != _VALUES) and (parted := without_commas(listed)) is not None:

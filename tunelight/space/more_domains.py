@@ -51,12 +51,7 @@ def ordinal(categories: Sequence[Any]) -> Ordinal:
     return Ordinal(categories)
 
 
-def grid_search(values: Sequence[Any]) -> Axis:
-    """Return the axis of a grid."""
-    return Axis(values)
-
-
-grid = grid_search
+grid = grid_search = Axis
 
 
 def sample_from(function: str | Callable[..., Any]) -> sample.Function:

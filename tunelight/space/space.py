@@ -345,13 +345,7 @@ class SearchSpace:
         values += [(name, value, self._at_argument(name, given)) for name, value in given.items()]
         for name, value, where in values:
             with placed(where):
-                check_trainer_argument(
-                    name,
-                    value,
-                    workers=settings.workers,
-                    gpus_per_worker=settings.gpus_per_worker,
-                    resources_per_trial=settings.resources_per_trial,
-                )
+                check_trainer_argument(name, value, settings)
 
     def _at_argument(self, name: str, trainer_args: Mapping[str, Any] | None) -> str:
         return self._at("trainer_args", str(name)) if trainer_args == self.settings.get("trainer_args") else ""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from tunelight.compat.lightning import gang_strategy, move_data_to_device, pl
-from tunelight.errors import DataError, SettingsError, known_arguments, unknown
+from tunelight.errors import DataError, SettingsError, known_arguments, refuse_unknown, whole
 from tunelight.extras.data.server import task_errors
 from tunelight.extras.data.shards import Preprocess, close_shard, in_sweep, open_full, open_shard, seed_of_order
 from tunelight.lightning.exact.eval_shards import Dealable, Limit, StreamShare, batches_kept
@@ -51,9 +51,7 @@ class Reading:
 
     def collate(self, batch: dict[str, Any]) -> Any:
         """Return tensors by column of NumPy arrays, or what the user's function makes of these. Raises: DataError."""
-        for name in self.columns or ():
-            if name not in batch:
-                raise DataError(unknown("The dataset has no column", name, batch))
+        refuse_unknown("The dataset has no column", self.columns or (), batch, kind=DataError)
         chosen = {name: batch[name] for name in self.columns or batch}
         if self.collate_fn is not None:
             return self.collate_fn(chosen)
@@ -122,22 +120,16 @@ class RayDataModule(pl.LightningDataModule):
     ) -> None:
         super().__init__()
         buffer = _BUFFER_BATCHES * batch_size if local_shuffle_buffer_size is None else local_shuffle_buffer_size
-        for name, value, least in (
-            ("batch_size", batch_size, 1),
-            ("local_shuffle_buffer_size", buffer, 0),
-            ("prefetch_batches", prefetch_batches, 0),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise SettingsError(f"{name} must be a whole number of {least} or more, not {value!r}.")
+        whole("batch_size", batch_size)
+        whole("local_shuffle_buffer_size", buffer, least=0)
+        whole("prefetch_batches", prefetch_batches, least=0)
         if 0 < buffer < batch_size:
             raise SettingsError(
                 f"local_shuffle_buffer_size={buffer} is smaller than batch_size={batch_size}: a batch is drawn from "
                 "the buffer. Give more, or 0 for no shuffling."
             )
         given = preprocess if isinstance(preprocess, Mapping) else dict.fromkeys(_PARTS, preprocess)
-        for name in given:
-            if name not in _PARTS:
-                raise SettingsError(unknown("preprocess has no", name, _PARTS))
+        refuse_unknown("preprocess has no", given, _PARTS)
         self.sources: dict[str, Any] = dict(zip(_PARTS, (train, val, test, predict), strict=True))
         self.reading = Reading(batch_size, tuple(columns) if columns else None, collate_fn, prefetch_batches)
         self._preprocess, self._buffer, self._drop_last, self._seed = dict(given), buffer, drop_last, seed

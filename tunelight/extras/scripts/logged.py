@@ -75,9 +75,9 @@ class LoggedReports:
         self.names: dict[str, None] = {}
         """The names of all that was logged, in order."""
         self.ends = False
-        """True once the script reports by itself."""
+        """True once the script reports by itself, or a Trainer of its: no more reports are made."""
         self.held = False
-        """True while a Trainer may report."""
+        """True while a Trainer may report: none are made until the script has ended."""
         self.depth = 0
         """How many calls that log are running: some call others."""
         self.look: Callable[[bool], object] = lambda _: None
@@ -96,14 +96,6 @@ class LoggedReports:
     def from_log(self) -> bool:
         """Whether what this process prints is read from the trial's log, as other children's."""
         return self.forked and self._context.world_size == 1
-
-    def stop(self) -> None:
-        """Make no more reports: the script makes them by itself, or a Trainer of its."""
-        self.ends = True
-
-    def hold(self) -> None:
-        """Make no reports until the script has ended: a Trainer may make them."""
-        self.held = True
 
     def left_to_trainer(self, names: Iterable[str]) -> bool:
         """Tell whether a Trainer that has these metrics makes the reports. Called on all ranks.
@@ -233,7 +225,7 @@ def logged(session: Session, imported: set[str], texts: Iterable[str] = ()) -> I
     reports = LoggedReports(session, libraries=libraries, written=written)
     with contextlib.ExitStack() as stack:
         if "tunelight" in imported or metric is None:
-            reports.stop()
+            reports.ends = True
             yield reports
             return
         for library, module, kind, name, words in _CALLS:

@@ -25,6 +25,7 @@ from tunelight.extras.scripts.installed import forget_shadowed
 _LAST_LINES = 20
 """How much of what a script writes to standard error is kept, to say why it exited."""
 _RESTORED = ("argv", "excepthook", "displayhook", "stdout", "stderr", "stdin")
+"""What a next script in this process would stumble over, beside the path of modules."""
 
 
 def run(file: Path, module: str | None, argv: list[str]) -> None:
@@ -35,9 +36,9 @@ def run(file: Path, module: str | None, argv: list[str]) -> None:
     thread, threads = threading.current_thread(), set(threading.enumerate())
     tail = _Tail(sys.stderr)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_restored())
         first = Path.cwd() if module else file.parent
-        sys.path.insert(0, str(first))
+        same = {name: getattr(sys, name) for name in _RESTORED}
+        stack.enter_context(replaced(sys, **same, path=[str(first), *sys.path]))
         forget_shadowed(first)
         at_exit = stack.enter_context(_at_exit())
         if thread is not threading.main_thread():
@@ -114,17 +115,6 @@ class _Tail:
     @property
     def lines(self) -> list[str]:
         return [*self._lines, *([self._open] if self._open else [])]
-
-
-@contextlib.contextmanager
-def _restored() -> Iterator[None]:
-    """Set back what a next script in this process would stumble over."""
-    names, path = {name: getattr(sys, name) for name in _RESTORED}, list(sys.path)
-    try:
-        yield
-    finally:
-        vars(sys).update(names)
-        sys.path[:] = path
 
 
 @contextlib.contextmanager

@@ -49,7 +49,7 @@ def trainers_taken_in(session: Session, logged: LoggedReports | None, *, checkpo
     def make(self: Any, *args: Any, **kwargs: Any) -> None:
         made(self, *args, **taken_in(kwargs, session, logged, checkpoints=checkpoints))
         if logged is not None:
-            logged.hold()
+            logged.held = True
         for callback in self.callbacks:
             if type(callback).__name__ == "SaveConfigCallback":
                 callback.overwrite = True  # of the start that this one continues
@@ -199,7 +199,7 @@ def transformers_taken_in(session: Session, logged: LoggedReports | None) -> Ite
     def with_reports(self: Any, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
         if logged is not None:
-            logged.hold()
+            logged.held = True
         folder = self.args.output_dir
         if folder is None or not inside(folder, session.context):
             self.args.output_dir = str(Path(session.context.trial_dir, Path(folder or "trainer").name))

@@ -139,7 +139,7 @@ class Pool:
         with self._lock:
             for held in self._idle:
                 same_group = (held.trial_group and held.trial_group.id) == (trial_group and trial_group.id)
-                if same_group and _alike(held.gang.spec, spec):
+                if same_group and _of_workers(held.gang.spec) == _of_workers(spec):
                     self._idle.remove(held)
                     held.lease += 1
                     if held.timer is not None:
@@ -216,19 +216,15 @@ def own_sources() -> Sources:
     return sources
 
 
-def _alike(first: GangSpec, second: GangSpec) -> bool:
-    """Tell whether two specs ask for the same workers; folder, import paths and retries belong to each job."""
-
-    def of_workers(spec: GangSpec) -> GangSpec:
-        limits = FailurePolicy(
-            hang_timeout_s=spec.failures.hang_timeout_s,
-            reschedule_timeout_s=spec.failures.reschedule_timeout_s,
-            on_slow=spec.failures.on_slow,
-            slow_by=spec.failures.slow_by,
-        )
-        return replace(spec, home=Home(), failures=limits)
-
-    return of_workers(first) == of_workers(second)
+def _of_workers(spec: GangSpec) -> GangSpec:
+    """Return what a spec asks of the workers; folder, import paths and retries belong to each job."""
+    limits = FailurePolicy(
+        hang_timeout_s=spec.failures.hang_timeout_s,
+        reschedule_timeout_s=spec.failures.reschedule_timeout_s,
+        on_slow=spec.failures.on_slow,
+        slow_by=spec.failures.slow_by,
+    )
+    return replace(spec, home=Home(), failures=limits)
 
 
 def _free() -> str:

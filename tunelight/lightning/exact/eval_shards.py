@@ -9,7 +9,6 @@ import io
 import itertools
 import math
 import pickle
-import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -17,6 +16,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
 from tunelight.compat.lightning import _IndexBatchSamplerWrapper, sized_len
+from tunelight.lightning.exact.generators import seeded
 
 T = TypeVar("T")
 Limit = int | float
@@ -128,7 +128,7 @@ class BatchShare(Share):
 
     Args:
         batches: the batch sampler of a single process. sampler: the sampler in it, for which Lightning sets the epoch.
-        seed: for samplers that use torch's or Python's generator: all ranks must draw the same order.
+        seed: for samplers that use the process's generators: all ranks must draw the same order.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class BatchShare(Share):
 
     def __iter__(self) -> Iterator[Any]:
         epoch = self.sampler.epoch if isinstance(self.sampler, DistributedSampler) else 0
-        with _seeded(None if self._seed is None else self._seed + epoch):
+        with contextlib.nullcontext() if self._seed is None else seeded(self._seed + epoch):
             order = list(itertools.islice(self.batches, batches_kept(sized_len(self.batches), self._limit)))
         return self.deal(order)
 
@@ -196,22 +196,6 @@ class StreamShare(StandIn, Share):
         self._begun = itertools.chain(first, batches)
         if len(set(gather(_digest(first)))) > 1:
             self._parts, self._part, self.dealt = 1, 0, False
-
-
-@contextlib.contextmanager
-def _seeded(seed: int | None) -> Iterator[None]:
-    """Seed torch's CPU generator and Python's in the block, and restore them after it."""
-    if seed is None:
-        yield
-        return
-    python = random.getstate()
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        random.seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(python)
 
 
 class _ContentPickler(pickle.Pickler):

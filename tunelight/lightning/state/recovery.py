@@ -238,10 +238,7 @@ class Recovery(Callback):
     @contextlib.contextmanager
     def frozen_as_at_start(self, module: pl.LightningModule) -> Iterator[None]:
         """Freeze what was frozen before the checkpoint was loaded: optimizers are made as the checkpoint's were."""
-        if not self._at_start:
-            yield
-            return
-        now = trainable(module)
+        now = {name: flag for name, flag in trainable(module).items() if name in self._at_start}
         set_trainable(module, self._at_start)
         try:
             yield

@@ -51,7 +51,7 @@ def test_a_report_is_made_of_each_step_that_has_the_metric() -> None:
         {"train": 1.0, "epoch": 0, "val.loss": 3, "val/loss": torch.tensor(0.5)},
         {"train": 2.0, "val/loss": 0.25},
     ]
-    reports.stop()
+    reports.ends = True
     reports.log({"val/loss": 0.1})
     assert len(session.made) == 2
 
@@ -271,7 +271,7 @@ def test_a_call_s_arguments_may_be_named() -> None:
 def test_a_trainer_without_the_metric_leaves_it_to_a_script_that_names_it(written: bool) -> None:
     session: Any = Session("cv_loss")
     reports = LoggedReports(session, written=written)
-    reports.hold()
+    reports.held = True
     assert reports.left_to_trainer(["val_loss"]) is not written, "the trainer's report is the error"
     reports.read(0.5)
     assert not session.made
