@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from tunelight.errors import CommandError, StorageError
 from tunelight.record import RUNNING, TERMINAL, find_sweep, live_driver_of
@@ -65,7 +65,7 @@ class RecordFollower:
             self._path = record_of(self.folder)
         self._file: int | None = None
         self._beginning = b""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         if not self._path.exists():
             read_record(self.folder, lazy=True)  # brings it here from a store, or says what is wrong
 
@@ -174,20 +174,8 @@ def _append(path: Path, line: bytes) -> None:
         os.close(file)
 
 
-class Following(Protocol):
-    """Whatever follows a record, as :class:`tunelight.extras.attach.RecordFollower` does."""
-
-    @property
-    def folder(self) -> Path: ...  # noqa: D102
-
-    @property
-    def state(self) -> SweepState: ...  # noqa: D102
-
-    def look(self) -> object: ...  # noqa: D102
-
-
 def ask(
-    follower: Following,
+    follower: RecordFollower,
     do: str,
     trial: str | None = None,
     *,
