@@ -13,13 +13,13 @@ import numpy as np
 from tunelight.cluster.connect import check_runtime_env, init_ray, live_nodes
 from tunelight.compat.ray import local_cpus, local_gpus
 from tunelight.errors import ResourceError
+from tunelight.record.view import WHEN
 from tunelight.resources import Reservation, fitted
 from tunelight.settings import NAMES, Settings
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
 from tunelight.sweep.run import build_parts, run
 
-_WHEN = ("epoch", "training_iteration", "timestamp")
 _NOT_TRIED = ("baselines", "callbacks", "time_budget", "max_concurrent", "warm_start")
 """Settings that do not apply to one batch of one trial."""
 
@@ -134,4 +134,4 @@ def dry_run(checked: Checked) -> DryRun:
         trial = results.trials[0]
         report = dict(trial.history[0]) if trial.history else {}
         error = trial.error or (None if report else f"it ended as {trial.state} without a report")
-        return DryRun(config, {name: report[name] for name in report if name not in _WHEN}, error)
+        return DryRun(config, {name: report[name] for name in report if name not in WHEN}, error)

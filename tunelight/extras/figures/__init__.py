@@ -31,10 +31,8 @@ from tunelight.extras.figures.data import (
     failed_in,
     figure,
     is_wide,
-    judged_by,
     nothing,
     rung_names,
-    rung_reached,
     same_epoch,
     scatter,
     smooth,
@@ -43,8 +41,8 @@ from tunelight.extras.figures.data import (
     text,
     values_of,
 )
-from tunelight.record import metric_value, ranked, read_sweep_file
-from tunelight.record.view import progress
+from tunelight.record import ranked, read_sweep_file
+from tunelight.record.view import finite, progress
 from tunelight.results.trial import counted, ordinal
 
 if TYPE_CHECKING:
@@ -146,7 +144,7 @@ def learning_curves(results: SweepResults, metric: str | None = None, mode: str 
     values = np.where(failed_in(results), math.nan, values_of(results, metric, mode))
     if np.isfinite(values).any():
         winner = results.trials[int(np.nanargmax(values) if mode == "max" else np.nanargmin(values))]
-        if (metric, mode) == judged_by(results):
+        if (metric, mode) == (results.metric, results.mode):
             best = next(iter(ranked(results.record)), winner.id)
             first = results.record.trials[best].repeats or best
             winner = next(trial for trial in results.trials if trial.id == first)
@@ -167,9 +165,7 @@ def learning_curves(results: SweepResults, metric: str | None = None, mode: str 
 
 def _curve(trial: TrialResult, metric: str) -> tuple[Values, Values]:
     x = np.array([progress(report) for report in trial.history], dtype=np.int32)
-    found = (metric_value(report, metric) for report in trial.history)
-    y = np.array([math.nan if value is None or math.isinf(value) else value for value in found], dtype=float)
-    return x, y
+    return x, np.array([finite(report, metric) for report in trial.history], dtype=float)
 
 
 def _thinned(x: Values, y: Values, step: int, mode: str) -> tuple[Values, Values]:
@@ -184,10 +180,11 @@ def _thinned(x: Values, y: Values, step: int, mode: str) -> tuple[Values, Values
 def _groups(results: SweepResults, trials: list[TrialResult]) -> Iterator[tuple[str, str, set[str]]]:
     """Yield (name, colour, trial ids): by rungs, else by states."""
     rungs = rung_names(results)
-    numbers = {trial.id: rung_reached(results, trial.history) for trial in trials}
-    if rungs and None not in numbers.values():
-        for number in sorted(set(numbers.values()), key=int):  # type: ignore[arg-type]  # none of them is None
-            colour = sample_colorscale(SCALE, [0.92 * (number or 0) / len(rungs)])[0]
+    done = {trial.id: far for trial in trials if (far := results.record.trials[trial.id].done) is not None}
+    if rungs and len(done) == len(trials):
+        numbers = {key: sum(far >= rung for rung in results.record.sweep["rungs"]["at"]) for key, far in done.items()}
+        for number in sorted(set(numbers.values())):
+            colour = sample_colorscale(SCALE, [0.92 * number / len(rungs)])[0]
             name = f"highest rung reached: {rungs[number - 1].removeprefix('rung ')}" if number else "reached no rung"
             yield name, colour, {key for key, found in numbers.items() if found == number}
         return

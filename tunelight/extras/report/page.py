@@ -92,7 +92,7 @@ def page(results: SweepResults) -> str:
         **{
             f"trial-{trial.index}": [
                 *trial_blocks(trial, state.trials[trial.id], results.objectives, began(results), best_config),
-                *log_block(trial),
+                *([{"title": "The end of its log", "pre": log}] if (log := log_end(trial.path)) else []),
             ]
             for trial in shown
         },
@@ -121,18 +121,6 @@ def sweep_head(
     Its ``standing`` is in words, time counts ``until`` then, and ``space`` is the search space as in ``sweep.yaml``.
     """
     lines = [(event[0], event_line(state, event)) for event in reversed(list(state.events))]
-    return {
-        **_head(state, seen),
-        "name": name,
-        "state": standing,
-        "seconds": age(state, until or 0.0),
-        "even": even_scales(space or {}),
-        "events": [[at, view.plain(line, _EVENT)] for at, line in lines if line],
-    }
-
-
-def _head(state: SweepState, seen: view.ColumnStats) -> dict[str, Any]:
-    """Return what is said of the sweep as a whole, as JSON has it."""
     total = state.sweep.get("num_samples")
     return {
         "trials": len(state.trials) - len(state.repetitions),
@@ -147,6 +135,11 @@ def _head(state: SweepState, seen: view.ColumnStats) -> dict[str, Any]:
         "updated": state.updated,
         "rungs": view.rungs(state),
         "more": max(0, len(state.trials) - MOST_ROWS),
+        "name": name,
+        "state": standing,
+        "seconds": age(state, until or 0.0),
+        "even": even_scales(space or {}),
+        "events": [[at, view.plain(line, _EVENT)] for at, line in lines if line],
     }
 
 
@@ -265,7 +258,7 @@ def frame(
         f'<header><h1>{html.escape(title)}</h1><button id="theme" type="button">light / dark</button>',
         f'<nav>{shown}</nav></header><p id="trouble" role="status" hidden></p><main>',
         *body,
-        f"</main><footer>tunelight, {moment(time.time())}</footer>",
+        f"</main><footer>tunelight, {time.strftime('%Y-%m-%d %H:%M')}</footer>",
         *scripts,
         "</body></html>\n",
     ]
@@ -423,15 +416,10 @@ def _about(results: SweepResults) -> Section:
             blocks.append({"text": f"Each trial that has reported a number as {metric} has failed."})
     elif state.best is None:
         blocks.append({"text": f"No trial has reported a number as {metric} yet."})
-    return {"blocks": [*blocks, how_it_was_run(results)]}
-
-
-def how_it_was_run(results: SweepResults) -> Block:
-    """Return a sweep's settings and the versions that it ran on."""
     known = settings_of(results)
     rows = [(key, known[key]) for key in SETTINGS if known.get(key) is not None]
     tables = [_pairs("setting", rows), _pairs("version", known.get("versions") or {})]
-    return {"title": "How it was run", "inside": [{"beside": tables}]}
+    return {"blocks": [*blocks, {"title": "How it was run", "inside": [{"beside": tables}]}]}
 
 
 def settings_of(results: SweepResults) -> dict[str, Any]:
@@ -527,12 +515,6 @@ def trial_blocks(
         rows = [[plain(saved.get(name)) for name in names] for saved in kept[-_MOST_CHECKPOINTS:]]
         blocks.append({"title": "Checkpoints", "names": ["report", "value", "bytes", "path"], "rows": rows})
     return blocks
-
-
-def log_block(trial: TrialResult) -> list[Block]:
-    """Return the end of a trial's log, where that is on this machine."""
-    log = log_end(trial.path)
-    return [{"title": "The end of its log", "pre": log}] if log else []
 
 
 def began(results: SweepResults) -> float:
@@ -631,11 +613,6 @@ def _pairs(title: str, rows: Mapping[str, Any] | Sequence[tuple[str, Any]], limi
 def _cut_items(items: list[str], most: int) -> Block:
     left = len(items) - most
     return {"items": [*([f"{left} earlier are left out."] if left > 0 else []), *items[-most:]]}
-
-
-def moment(seconds: float) -> str:
-    """Return a time in seconds since the epoch as date and time of day."""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def log_end(folder: Path, lines: int = 30, size: int = 4096) -> str:

@@ -163,7 +163,7 @@ class Page:
         return watch, _trial(watch, request.path_params["index"])
 
     async def _read(self, name: str) -> SweepWatch:
-        """Return the watch of a sweep, read up to its record's end, or to where it is damaged. Raises: HTTPException."""
+        """Return the watch of a sweep, read to its record's end or to where it is damaged. Raises: HTTPException."""
         watch = await self._watch(name)
         with contextlib.suppress(TunelightError):
             await run_in_threadpool(watch.catch_up, _CATCH_UP_S, self._over)
