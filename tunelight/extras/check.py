@@ -69,7 +69,8 @@ def check(space: SearchSpace, overrides: Mapping[str, Any], samples: int = 5) ->
         fitted(reservation, nodes, data_cpus=settings.room_for_data)
     except ResourceError as error:
         misfit = str(error)
-    drawn = draw(space, samples, settings.seed or 0)
+    rng = np.random.RandomState(settings.seed or 0)
+    drawn = [space.sample(rng, grid_index=index % space.grid_size) for index in range(samples)]  # a grid's first points
     checked = Checked(space, settings, reservation, drawn, cluster, nodes, misfit)
     if settings.script is None:
         return checked
@@ -97,12 +98,6 @@ def nodes_of(address: str | None = None) -> tuple[str, list[dict[str, float]]]:
     finally:
         if ours:
             ray.shutdown()
-
-
-def draw(space: SearchSpace, count: int, seed: int) -> list[dict[str, Any]]:
-    """Draw configurations of the space; of a grid, its first points."""
-    rng = np.random.RandomState(seed)
-    return [space.sample(rng, grid_index=index % space.grid_size) for index in range(count)]
 
 
 @dataclass(frozen=True)

@@ -276,17 +276,13 @@ def axis_of(values: Values | Sequence[float]) -> dict[str, Any]:
 
 @contextmanager
 def study_of(
-    values: Values,
-    modes: Sequence[str],
-    params: Mapping[str, Sequence[Any]] | None = None,
-    *,
-    log: Sequence[str] = (),
+    values: Values, mode: str, params: Mapping[str, Sequence[Any]], *, log: Sequence[str] = ()
 ) -> Iterator[Study]:
     """Yield a study of completed trials, and keep Optuna and its warnings quiet meanwhile.
 
     Args:
-        values: of each trial and metric, finite.
-        modes: "min" or "max", of each metric.
+        values: of each trial, finite.
+        mode: "min" or "max".
         params: of each trial by name, numbers or text; MISSING where a trial lacks one. Optuna takes the range of
             numbers, and the different texts, as what was searched.
         log: the names that were searched on a logarithmic scale.
@@ -294,7 +290,6 @@ def study_of(
     import optuna  # a second that only these figures need
     from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
-    params = params or {}
     searched: dict[str, BaseDistribution] = {}
     for name, column in params.items():
         present = [value for value in column if value is not MISSING]
@@ -304,13 +299,13 @@ def study_of(
             searched[name] = FloatDistribution(min(present), max(present), log=name in log)
     with quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        study = optuna.create_study(directions=["maximize" if mode == "max" else "minimize" for mode in modes])
+        study = optuna.create_study(direction="maximize" if mode == "max" else "minimize")
         rows = [{name: column[row] for name, column in params.items()} for row in range(len(values))]
         study.add_trials(
             optuna.trial.create_trial(
                 params={name: value for name, value in row.items() if value is not MISSING},
                 distributions={name: searched[name] for name, value in row.items() if value is not MISSING},
-                values=value.tolist(),
+                value=float(value),
             )
             for row, value in zip(rows, values, strict=True)
         )

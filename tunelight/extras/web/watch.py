@@ -247,12 +247,9 @@ class SweepList:
             if known is None:
                 continue
             stamp = known[1]
-            live = last is not None and last[1].get("live")
-            if last is not None and last[0] == stamp and not live:
-                found.append(last[1])
-                continue
-            if time.monotonic() > end:
-                left += 1
+            same = last is not None and last[0] == stamp and not last[1]["live"]
+            if same or time.monotonic() > end:
+                left += not same
                 found += [last[1]] if last is not None else []
                 continue
             summary = self._summary(name)
