@@ -76,8 +76,7 @@ def page(results: SweepResults) -> str:
     curves, reported = with_curves(state)
     metric = view.metric_of(state)
     shown, which = chosen(results)
-    best = winner(state)
-    best_config = {} if best is None else flatten(state.trials[best.trial].config)
+    best = best_config(results)
     space = settings_of(results).get("space")
     head = sweep_head(state, seen, results.name, state.ended or "not ended", state.updated, space=space)
     message = {
@@ -91,7 +90,7 @@ def page(results: SweepResults) -> str:
         **{f"part-{name}": section for name, section in parts(results)},
         **{
             f"trial-{trial.index}": [
-                *trial_blocks(trial, state.trials[trial.id], results.objectives, began(results), best_config),
+                *trial_blocks(results, trial, best),
                 *([{"title": "The end of its log", "pre": log}] if (log := log_end(trial.path)) else []),
             ]
             for trial in shown
@@ -475,26 +474,21 @@ def chosen(results: SweepResults) -> tuple[list[TrialResult], str]:
     return [trial for trial in trials if trial.id in kept], sentence
 
 
-def trial_blocks(
-    trial: TrialResult,
-    state: TrialState,
-    objectives: Sequence[tuple[str, str]],
-    begin: float,
-    best: Mapping[str, Any],
-) -> list[Block]:
-    """Return all that is known of a trial but its log.
+def best_config(results: SweepResults) -> dict[str, Any]:
+    """Return the configuration of the best trial, its keys dotted; empty before there is one."""
+    best = winner(results.record)
+    return {} if best is None else flatten(results.record.trials[best.trial].config)
 
-    Args:
-        trial, state: the trial, and what the record has of it.
-        objectives: the sweep's metrics with their modes.
-        begin: when the sweep began, in seconds since the epoch.
-        best: the configuration of the best trial, its keys dotted, to be shown beside where it differs.
-    """
+
+def trial_blocks(results: SweepResults, trial: TrialResult, best: Mapping[str, Any]) -> list[Block]:
+    """Return all that is known of a trial but its log; ``best``: :func:`best_config`, shown where it differs."""
+    state = results.record.trials[trial.id]
+    began = min((each.moves[0][0] for each in results.record.trials.values() if each.moves), default=0.0)
     config = flatten(trial.plain_config)
     other = [(key, best.get(key, "(not set)")) for key in config if best.get(key) != config[key]] if best else []
     blocks: list[Block] = [
         {"head": f"Trial {trial.index} {standing(trial, state)}"},
-        *_curves(trial, dict(objectives)),
+        *_curves(trial, dict(results.objectives)),
         {
             "beside": [
                 _pairs("configuration", config, _VALUE),
@@ -503,7 +497,7 @@ def trial_blocks(
             ]
         },
         *_changes(trial),
-        *_placement(state, begin),
+        *_placement(state, began),
     ]
     if trial.error:
         blocks.append({"title": "Error", "pre": trial.error[-ERROR_CHARS:]})
@@ -515,11 +509,6 @@ def trial_blocks(
         rows = [[plain(saved.get(name)) for name in names] for saved in kept[-_MOST_CHECKPOINTS:]]
         blocks.append({"title": "Checkpoints", "names": ["report", "value", "bytes", "path"], "rows": rows})
     return blocks
-
-
-def began(results: SweepResults) -> float:
-    """Return when the first trial of a sweep began, in seconds since the epoch; 0 before that."""
-    return min((trial.moves[0][0] for trial in results.record.trials.values() if trial.moves), default=0.0)
 
 
 def standing(trial: TrialResult, state: TrialState) -> str:

@@ -46,7 +46,7 @@ from tunelight.extras.report.page import (
     STYLE,
     Block,
     asset,
-    began,
+    best_config,
     colours,
     frame,
     trial_blocks,
@@ -488,14 +488,14 @@ def _page(kind: str, title: str, links: Mapping[str, str], **facts: Any) -> str:
 def trial_details(watch: SweepWatch, state: TrialState) -> list[Block]:
     """Return all that is known of a trial but its log. Raises: StorageError."""
     results = SweepResults.load(watch.folder)
-    trial, recorded = results.trial(state.id), results.record.trials[state.id]
+    trial = results.trial(state.id)
     sweep = shell_quote(stores.shown(watch.folder))
     commands = [
-        f"tunelight show {sweep} {recorded.index}",
-        f"tunelight reproduce {sweep} {recorded.index}",
-        f"tunelight best {sweep} {recorded.index} --export trial-{recorded.index}.yaml",
+        f"tunelight show {sweep} {trial.index}",
+        f"tunelight reproduce {sweep} {trial.index}",
+        f"tunelight best {sweep} {trial.index} --export trial-{trial.index}.yaml",
     ]
-    blocks = trial_blocks(trial, recorded, results.objectives, began(results), watch.best_config())
+    blocks = trial_blocks(results, trial, best_config(results))
     return [*blocks, {"title": "Commands", "pre": "\n".join(commands)}]
 
 

@@ -17,7 +17,7 @@ from tunelight import stores
 from tunelight.errors import StorageError
 from tunelight.extras.attach import RecordFollower
 from tunelight.extras.report.page import MOST_ROWS, sweep_head, with_curves
-from tunelight.record import Found, TrialState, live_driver_of, read_sweep_file, view, winner
+from tunelight.record import Found, TrialState, live_driver_of, read_sweep_file, view
 from tunelight.settings.checks import flatten
 
 _MOST_VARIANT: Final = 8000
@@ -155,12 +155,6 @@ class SweepWatch(RecordFollower):
         """Return a trial by its number; None where there is none."""
         with self._lock:
             return next((trial for trial in self.state.trials.values() if trial.index == index), None)
-
-    def best_config(self) -> dict[str, Any]:
-        """Return the configuration of the best trial, its keys dotted; empty before there is one."""
-        with self._lock:
-            best = winner(self.state)
-            return {} if best is None else dict(flatten(self.state.trials[best.trial].config))
 
     def curves(self, sent: dict[int, int]) -> dict[str, Any]:
         """Return the curves to show that a page lacks or that have grown, and which are no longer shown.
