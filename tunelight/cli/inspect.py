@@ -146,8 +146,6 @@ def load(sweep: str, storage: str) -> SweepResults:
 
 
 _LOOK_S: Final = 0.2
-_GRACE_S: Final = 5.0
-"""How long a record may have neither an end nor a driver: a driver may be about to begin, or to write the end."""
 _FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "sweep": (),
     "trial": ("trial", "config", "branch"),
@@ -169,10 +167,8 @@ def events(folder: Path, sleep: Callable[[float], object] = time.sleep) -> Itera
     Raises: StorageError.
     """
     from tunelight.extras.attach import RecordFollower
-    from tunelight.record import live_driver_of
 
     follower = RecordFollower(folder, brief=True)
-    alone_since: float | None = None
     while True:
         for line in follower.look():
             if (event := _event(line, follower.state.sweep)) is not None and line["kind"] != "end":
@@ -180,8 +176,7 @@ def events(folder: Path, sleep: Callable[[float], object] = time.sleep) -> Itera
         if follower.state.ended is not None:
             yield {"type": "end", "time": follower.state.updated, "reason": follower.state.ended}
             return
-        alone_since = (alone_since or time.monotonic()) if live_driver_of(folder) is None else None
-        if alone_since is not None and time.monotonic() - alone_since >= _GRACE_S:
+        if follower.is_left_alone(time.monotonic()):
             yield {"type": "end", "time": time.time(), "reason": "cut off"}
             return
         sleep(_LOOK_S)

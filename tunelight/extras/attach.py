@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from tunelight.errors import CommandError, StorageError
 from tunelight.record import RUNNING, TERMINAL, find_sweep, live_driver_of
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _BEGINNING: Final = 256
 """Bytes by which a record is known again: its first line holds when it was begun."""
+_GRACE_S: Final = 5.0
 _KEPT: Final = 8
 _MOST_NOTES: Final = 100
 
@@ -65,7 +66,8 @@ class RecordFollower:
             self._path = record_of(self.folder)
         self._file: int | None = None
         self._beginning = b""
-        self._lock = threading.Lock()
+        self._alone_since: float | None = None
+        self._lock = threading.RLock()
         if not self._path.exists():
             read_record(self.folder, lazy=True)  # brings it here from a store, or says what is wrong
 
@@ -100,6 +102,14 @@ class RecordFollower:
             except OSError as error:
                 raise StorageError(f"{self._path} cannot be read any more: {why(error)}.") from error
         return lines
+
+    def is_left_alone(self, now: float) -> bool:
+        """Tell whether the sweep has had no driver for 5 seconds; ``now`` is in seconds, by the same clock each time.
+
+        Before that, a driver may be about to take the lock, or to write the end.
+        """
+        self._alone_since = (self._alone_since or now) if live_driver_of(self.folder) is None else None
+        return self._alone_since is not None and now - self._alone_since >= _GRACE_S
 
     def _resume(self, stream: BinaryIO) -> None:
         """Read on where the last look has ended; anew in a record that was repaired, or is another sweep's."""
@@ -136,8 +146,6 @@ class RecordFollower:
 LIMIT_S: Final = 30.0
 """How long an answer may take, of a driver that need not wait for a trial."""
 _LOOK_S: Final = 0.1
-_GRACE_S: Final = 5.0
-"""How long a record may have neither end nor driver: a driver may be about to take the lock, or write the end."""
 
 
 def send(
@@ -174,20 +182,8 @@ def _append(path: Path, line: bytes) -> None:
         os.close(file)
 
 
-class Following(Protocol):
-    """Whatever follows a record, as :class:`tunelight.extras.attach.RecordFollower` does."""
-
-    @property
-    def folder(self) -> Path: ...  # noqa: D102
-
-    @property
-    def state(self) -> SweepState: ...  # noqa: D102
-
-    def look(self) -> object: ...  # noqa: D102
-
-
 def ask(
-    follower: Following,
+    follower: RecordFollower,
     do: str,
     trial: str | None = None,
     *,
@@ -337,16 +333,14 @@ def watch(
     follower.look()
     display = Display(lambda: follower.state, columns=columns, console=console, clock=clock)
     display.total = follower.state.sweep.get("num_samples")
-    last, alone_since = "(watching ended)", None
+    last = "(watching ended)"
     try:
         while True:
             if follower.state.ended is not None:
                 last = ""
                 break
-            driver = driver_of(follower.folder)
-            alone_since = (alone_since or clock()) if driver is None or not driver.alive else None
-            if alone_since is not None and clock() - alone_since >= _GRACE_S:
-                last = _left(follower, driver, clock())
+            if follower.is_left_alone(clock()):
+                last = _left(follower, clock())
                 break
             display.tick()
             sleep(every_s)
@@ -369,8 +363,9 @@ def _take(follower: RecordFollower, display: Display) -> None:
     display.say_notes()
 
 
-def _left(follower: RecordFollower, driver: Owner | None, now: float) -> str:
+def _left(follower: RecordFollower, now: float) -> str:
     """Return the line on a sweep that has not ended, and that no driver runs."""
+    driver = driver_of(follower.folder)
     who = f"Its driver ({driver}) is gone" if driver is not None else "No driver runs it"
     since = follower.state.updated
     when = f", and its record was written last {elapsed(max(0.0, now - since))} ago" if since is not None else ""

@@ -13,13 +13,13 @@ import numpy as np
 from tunelight.cluster.connect import check_runtime_env, init_ray, live_nodes
 from tunelight.compat.ray import local_cpus, local_gpus
 from tunelight.errors import ResourceError
+from tunelight.record.view import WHEN
 from tunelight.resources import Reservation, fitted
 from tunelight.settings import NAMES, Settings
 from tunelight.space import SearchSpace
 from tunelight.space.check import check_settings
 from tunelight.sweep.run import build_parts, run
 
-_WHEN = ("epoch", "training_iteration", "timestamp")
 _NOT_TRIED = ("baselines", "callbacks", "time_budget", "max_concurrent", "warm_start")
 """Settings that do not apply to one batch of one trial."""
 
@@ -69,7 +69,8 @@ def check(space: SearchSpace, overrides: Mapping[str, Any], samples: int = 5) ->
         fitted(reservation, nodes, data_cpus=settings.room_for_data)
     except ResourceError as error:
         misfit = str(error)
-    drawn = draw(space, samples, settings.seed or 0)
+    rng = np.random.RandomState(settings.seed or 0)
+    drawn = [space.sample(rng, grid_index=index % space.grid_size) for index in range(samples)]  # a grid's first points
     checked = Checked(space, settings, reservation, drawn, cluster, nodes, misfit)
     if settings.script is None:
         return checked
@@ -97,12 +98,6 @@ def nodes_of(address: str | None = None) -> tuple[str, list[dict[str, float]]]:
     finally:
         if ours:
             ray.shutdown()
-
-
-def draw(space: SearchSpace, count: int, seed: int) -> list[dict[str, Any]]:
-    """Draw configurations of the space; of a grid, its first points."""
-    rng = np.random.RandomState(seed)
-    return [space.sample(rng, grid_index=index % space.grid_size) for index in range(count)]
 
 
 @dataclass(frozen=True)
@@ -134,4 +129,4 @@ def dry_run(checked: Checked) -> DryRun:
         trial = results.trials[0]
         report = dict(trial.history[0]) if trial.history else {}
         error = trial.error or (None if report else f"it ended as {trial.state} without a report")
-        return DryRun(config, {name: report[name] for name in report if name not in _WHEN}, error)
+        return DryRun(config, {name: report[name] for name in report if name not in WHEN}, error)

@@ -413,8 +413,6 @@ def _head(facts: Mapping[str, Any], settings: Mapping[str, Any], more: list[str]
 
 # --- A trial's model, with the weights of its checkpoint ------------------------------------------
 
-_PREFIX: Final = "model."
-
 
 def load_model(
     trial: TrialResult,
@@ -508,12 +506,9 @@ def _recorded_model(trial: TrialResult, settings: Mapping[str, Any], trust: bool
 
 def _model_arguments(config: dict[str, Any], cls: type[Any]) -> dict[str, Any]:
     """Return the configuration's part for the module: ``model.*``, else what its constructor takes."""
-    dotted = {key.removeprefix(_PREFIX): config[key] for key in config if key.startswith(_PREFIX)}
-    nested = config.get("model")
-    if isinstance(nested, Mapping):
-        dotted = {**nested, **dotted}
-    if dotted:
-        return dotted
+    of_model = {key: value for key, value in config.items() if key.partition(".")[0] == "model"}
+    if arguments := split_config(of_model)["model"]:
+        return arguments
     taken = inspect.signature(cls).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
         return config

@@ -196,7 +196,9 @@ class Tools:
         threading.Thread(target=process.wait, daemon=True, name=f"waits for {name}").start()
         end = time.monotonic() + _BEGIN_S
         while time.monotonic() < end:
-            driver = self._driver_of(name)
+            driver = None
+            with contextlib.suppress(StorageError):
+                driver = driver_of(self._find(name))
             if driver is not None and driver.pid == process.pid:
                 return brief({"sweep": name, "pid": process.pid, "log": log})
             if process.poll() is not None:
@@ -331,11 +333,6 @@ class Tools:
             names = first_of([*known], _MOST_ITEMS) or "none"
             raise StorageError(f"There is no sweep {sweep!r}.{guess(sweep, known)} There are: {names}; or say 'last'.")
         return known[sweep]
-
-    def _driver_of(self, name: str) -> Any:
-        with contextlib.suppress(StorageError):
-            return driver_of(self._find(name))
-        return None
 
     def _results(self, sweep: str) -> SweepResults:
         """Return the results of a sweep as its record is now. Raises: StorageError."""

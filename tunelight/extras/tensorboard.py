@@ -26,11 +26,10 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tunelight.record import FAILED, FINISHED, STOPPED, TERMINAL, SweepState, TrialState
 from tunelight.record.lease import EVENTS_END
+from tunelight.record.view import WHEN
 from tunelight.reporting.display import guarded
 from tunelight.settings.checks import flatten
 
-_WHEN: Final = frozenset({"epoch", "training_iteration", "timestamp"})
-"""Keys of a report that are not the user's metrics."""
 _STATUS: Final = {
     FINISHED: api_pb2.STATUS_SUCCESS,
     STOPPED: api_pb2.STATUS_SUCCESS,
@@ -83,18 +82,10 @@ class TensorBoardCallback(Callback):  # type: ignore[misc,unused-ignore]
 
     @guarded
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Write how the trial ended."""
+        """Write how the trial ended, or that it failed."""
         self._end(trial.trial_id)
 
-    @guarded
-    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Write that the trial failed."""
-        self._end(trial.trial_id)
-
-    @guarded
-    def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
-        """End the files of trials that were cut off."""
-        self.close()
+    on_trial_error = on_trial_complete
 
     @guarded
     def close(self) -> None:
@@ -121,7 +112,7 @@ class TensorBoardCallback(Callback):  # type: ignore[misc,unused-ignore]
         first, self._written[trial.id] = self._written.get(trial.id, 0), len(trial.history)
         for number in range(first, len(trial.history)):
             report = trial.history[number]
-            values = {tag: value for tag, value in _scalars(report) if tag not in _WHEN}
+            values = {tag: value for tag, value in _scalars(report) if tag not in WHEN}
             if metric and trial.value is not None and trial.best is not None and trial.best <= number:
                 values.setdefault(f"{metric}/best", trial.value)
             yield Event(

@@ -21,6 +21,8 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from tunelight.stores.atomic import write_atomically
+
 Outcome = Literal["finished", "stopped", "paused", "failed"]
 
 _STORE_LIMIT_S = 120.0
@@ -55,11 +57,9 @@ class TrialRuns:
         if self.rank or self._ids.get(key) == run_id:
             return
         self._ids[key] = run_id
-        part = self._note.with_suffix(".part")
         with contextlib.suppress(OSError):  # a full disk costs the resumption, and not the run
             self._note.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps(self._ids))
-            part.replace(self._note)
+            write_atomically(self._note, json.dumps(self._ids))
 
 
 _trial: TrialRuns | None = None
@@ -255,12 +255,6 @@ def _end_mlflow(mlflow: Any, outcome: Outcome, trial: TrialRuns | None) -> None:
                 client.log_param(run_id, key, value)
 
 
-_ENDS: Final[dict[str, Callable[[Any, Outcome, TrialRuns | None], None]]] = {
-    "mlflow": _end_mlflow,
-    "wandb": _end_wandb,
-}
-
-
 def end_runs(outcome: Outcome, *, limit_s: float) -> tuple[str, ...]:
     """End the runs that training code has begun and not ended, with the trial's outcome; wait until they are uploaded.
 
@@ -269,24 +263,19 @@ def end_runs(outcome: Outcome, *, limit_s: float) -> tuple[str, ...]:
     """
     global _trial
     trial, _trial = _trial, None
-    late = []
-    for name, end in _ENDS.items():
-        if (module := sys.modules.get(name)) is None:
-            continue
-        ending = functools.partial(_end, name, end, module, outcome, trial)
-        if name == "mlflow":  # each of its requests has a limit of its own
-            ending()
-            continue
-        thread = threading.Thread(target=ending, name=f"tunelight-ends-{name}", daemon=True)
-        thread.start()
-        thread.join(limit_s)
-        if thread.is_alive():
-            late.append(f"a run of {name} that had not ended within {limit_s:.0f} s")
-    return tuple(late)
+    _end("mlflow", _end_mlflow, outcome, trial)  # each of its requests has a limit of its own
+    if "wandb" not in sys.modules:
+        return ()
+    arguments = ("wandb", _end_wandb, outcome, trial)
+    ending = threading.Thread(target=_end, args=arguments, name="tunelight-ends-wandb", daemon=True)
+    ending.start()
+    ending.join(limit_s)
+    return (f"a run of wandb that had not ended within {limit_s:.0f} s",) if ending.is_alive() else ()
 
 
-def _end(name: str, end: Callable[..., None], module: Any, outcome: Outcome, trial: TrialRuns | None) -> None:
+def _end(name: str, end: Callable[..., None], outcome: Outcome, trial: TrialRuns | None) -> None:
     try:
-        end(module, outcome, trial)
+        if (module := sys.modules.get(name)) is not None:
+            end(module, outcome, trial)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - of a library; wandb exits where its service does
         print(f"tunelight: ending the run of {name}: {type(error).__name__}: {error}")  # noqa: T201 - the trial's log

@@ -217,7 +217,7 @@ def test_the_hparams_tab_lists_every_trial_with_its_best_value(sweep):
     sweep.start("d", {"opt": "sgd"})
     sweep.end("d", "DIVERGED")
     sweep.start("e", {"opt": "sgd"})
-    sweep.callback.on_experiment_end([])
+    sweep.callback.close()
     table = table_of(sweep.folder)
     assert table["trial_a"] == ({"opt": "sgd", "only_a": 1.0}, {"loss": 0.5, "loss/best": 0.25}, 1)
     assert table["trial_b"] == ({"opt": "None", "only_b": 1.0}, {"loss": 0.5, "loss/best": 0.25}, 1)
@@ -297,6 +297,6 @@ def test_it_never_raises_warns_once_and_leaves_out_whom_the_live_view_does_not_k
         sweep.start("a")
         sweep.report("a", 1, loss=0.5)
         sweep.end("a")
-        sweep.callback.on_experiment_end([])
+        sweep.callback.close()
     assert len(caplog.records) == 1
     assert "TensorBoardCallback failed; the sweep goes on" in caplog.text

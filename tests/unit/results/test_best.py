@@ -259,7 +259,7 @@ def test_repetitions_are_no_trials_of_the_search_and_marked_in_the_table(twice: 
     assert [trial.id for trial in twice.every_trial] == [f"{number:05d}" for number in range(5)]
     assert twice.trial("4").repeats == "00001"
     assert [trial.id for trial in twice.pareto()] == ["00000"]
-    assert len(values_of(twice)) == len(twice) == 3
+    assert len(values_of(twice, "loss", "min")) == len(twice) == 3
     assert [trial.id for trial in twice.top(5)] == ["00004", "00000", "00002"]  # each by its best training
     assert "best: trial 1" in [trace.name for trace in twice.plot("learning_curves").data]
     earlier, _ = read_earlier([twice.folder], [("loss", "min")])

@@ -31,10 +31,8 @@ from tunelight.extras.figures.data import (
     failed_in,
     figure,
     is_wide,
-    judged_by,
     nothing,
     rung_names,
-    rung_reached,
     same_epoch,
     scatter,
     smooth,
@@ -43,8 +41,8 @@ from tunelight.extras.figures.data import (
     text,
     values_of,
 )
-from tunelight.record import metric_value, ranked, read_sweep_file
-from tunelight.record.view import progress
+from tunelight.record import ranked, read_sweep_file
+from tunelight.record.view import finite, progress
 from tunelight.results.trial import counted, ordinal
 
 if TYPE_CHECKING:
@@ -146,7 +144,7 @@ def learning_curves(results: SweepResults, metric: str | None = None, mode: str 
     values = np.where(failed_in(results), math.nan, values_of(results, metric, mode))
     if np.isfinite(values).any():
         winner = results.trials[int(np.nanargmax(values) if mode == "max" else np.nanargmin(values))]
-        if (metric, mode) == judged_by(results):
+        if (metric, mode) == (results.metric, results.mode):
             best = next(iter(ranked(results.record)), winner.id)
             first = results.record.trials[best].repeats or best
             winner = next(trial for trial in results.trials if trial.id == first)
@@ -167,9 +165,7 @@ def learning_curves(results: SweepResults, metric: str | None = None, mode: str 
 
 def _curve(trial: TrialResult, metric: str) -> tuple[Values, Values]:
     x = np.array([progress(report) for report in trial.history], dtype=np.int32)
-    found = (metric_value(report, metric) for report in trial.history)
-    y = np.array([math.nan if value is None or math.isinf(value) else value for value in found], dtype=float)
-    return x, y
+    return x, np.array([finite(report, metric) for report in trial.history], dtype=float)
 
 
 def _thinned(x: Values, y: Values, step: int, mode: str) -> tuple[Values, Values]:
@@ -184,10 +180,11 @@ def _thinned(x: Values, y: Values, step: int, mode: str) -> tuple[Values, Values
 def _groups(results: SweepResults, trials: list[TrialResult]) -> Iterator[tuple[str, str, set[str]]]:
     """Yield (name, colour, trial ids): by rungs, else by states."""
     rungs = rung_names(results)
-    numbers = {trial.id: rung_reached(results, trial.history) for trial in trials}
-    if rungs and None not in numbers.values():
-        for number in sorted(set(numbers.values()), key=int):  # type: ignore[arg-type]  # none of them is None
-            colour = sample_colorscale(SCALE, [0.92 * (number or 0) / len(rungs)])[0]
+    done = {trial.id: far for trial in trials if (far := results.record.trials[trial.id].done) is not None}
+    if rungs and len(done) == len(trials):
+        numbers = {key: sum(far >= rung for rung in results.record.sweep["rungs"]["at"]) for key, far in done.items()}
+        for number in sorted(set(numbers.values())):
+            colour = sample_colorscale(SCALE, [0.92 * number / len(rungs)])[0]
             name = f"highest rung reached: {rungs[number - 1].removeprefix('rung ')}" if number else "reached no rung"
             yield name, colour, {key for key, found in numbers.items() if found == number}
         return
@@ -201,7 +198,7 @@ _MOST_SLICES: Final = 12
 _MOST_SLICED: Final = 1000
 """Trials in slices."""
 _ROW: Final = 4
-_NAMES: Final = {"pedanova": "PED-ANOVA", "fanova": "fANOVA"}
+_NAMES: Final = {"fanova": "fANOVA", "pedanova": "PED-ANOVA"}
 
 
 @dataclass(frozen=True)
@@ -290,7 +287,7 @@ def slices(results: SweepResults, metric: str | None = None) -> go.Figure:
     thinned = f"{_MOST_SLICED:,} of {count:,} trials, evenly by rank" if count > _MOST_SLICED else ""
     escaped = {column.key: list(map(_names(column).get, column.values, column.values)) for column in shown}
     log = [column.key for column in shown if column.log]
-    with study_of(judged.values[:, None], [judged.mode], escaped, log=log) as study:
+    with study_of(judged.values, judged.mode, escaped, log=log) as study:
         made = smooth(plot_slice(study, target_name=text(judged.metric, 30)))
     styled(made, title, _note(whole, _MOST_SLICES, "the later a trial, the brighter", thinned))
     wide = min(_ROW, len(shown))
@@ -336,13 +333,14 @@ def importances(results: SweepResults, metric: str | None = None, evaluator: Eva
     note = f"{len(judged.values)} of {counted(judged.whole, 'trial')}, {judged.said}"
     if len(judged.values) < ROUGH:
         note += f"; rough: with fewer than {ROUGH} trials, chance has its share"
-    if any(weight.partial for weight in weights):
+    marks = ["*" if weight.trials < len(judged.values) else "" for weight in weights]
+    if any(marks):
         note += "; * judged among the trials that have the key"
     made = figure(title, "importance", "", note)
     made.add_trace(
         go.Bar(
             x=[weight.value for weight in weights],
-            y=[f"{text(weight.key)}{'*' if weight.partial else ''}" for weight in weights],
+            y=[f"{text(weight.key)}{mark}" for weight, mark in zip(weights, marks, strict=True)],
             text=[f"{weight.value:.2f}" for weight in weights],
             hovertext=[f"{weight.value:.3f}, of {weight.trials} trials" for weight in weights],
             orientation="h",
@@ -359,7 +357,6 @@ def importances(results: SweepResults, metric: str | None = None, evaluator: Eva
 
 
 Evaluator = Literal["fanova", "pedanova"]
-EVALUATORS: Final[tuple[Evaluator, ...]] = ("fanova", "pedanova")
 ROUGH: Final = 100
 """Trials below which importances can be far off with any evaluator (docs/decisions/0009)."""
 MOST: Final = 1000
@@ -374,12 +371,11 @@ _LEAST: Final = 4
 
 @dataclass(frozen=True)
 class Importance:
-    """The importance of a key, by ``trials`` trials; ``partial``: only those whose configuration has the key."""
+    """The importance of a key, by the ``trials`` whose configuration has it."""
 
     key: str
     value: float
     trials: int
-    partial: bool = False
 
 
 def importances_of(
@@ -390,8 +386,8 @@ def importances_of(
     Keys that every configuration has are evaluated together. A conditional key is evaluated with them on the trials
     that have it. Raises: SettingsError for an unknown evaluator.
     """
-    if evaluator not in EVALUATORS:
-        raise SettingsError(unknown("There is no evaluator", evaluator, EVALUATORS))
+    if evaluator not in _NAMES:
+        raise SettingsError(unknown("There is no evaluator", evaluator, _NAMES))
     if evaluator == "fanova" and importlib.util.find_spec("sklearn") is None:
         return [], "fANOVA needs scikit-learn, which is not installed: pip install scikit-learn."
     if len(values) < _LEAST:
@@ -408,7 +404,7 @@ def importances_of(
         part = [reduced for reduced in (other.some(has_key) for other in [*shared, column]) if reduced.differs]
         value = evaluate(part, values[has_key], mode, evaluator).get(column.key)
         if value is not None:
-            found.append(Importance(column.key, value, count, partial=True))
+            found.append(Importance(column.key, value, count))
     return found, "" if found else "Too few trials have the keys that differ."
 
 
@@ -420,7 +416,7 @@ def evaluate(columns: Sequence[Column], values: Values, mode: str, evaluator: st
 
     # Optuna expects `params` in this order.
     params = {column.key: _suggested(column) for column in sorted(columns, key=lambda column: column.key)}
-    with study_of(np.asarray(values)[:, None], [mode], params) as study:
+    with study_of(values, mode, params) as study:
         judge: Any = PedAnovaImportanceEvaluator()
         if evaluator == "fanova":
             judge = FanovaImportanceEvaluator(n_trees=_TREES, max_depth=_DEPTH, seed=0)

@@ -33,14 +33,9 @@ MISSING: Final = object()
 """The value of a key that a configuration lacks, because it is conditional."""
 
 
-def judged_by(results: SweepResults) -> tuple[str, str]:
-    """Return the sweep's metric and mode; of several, the first."""
-    return results.metric or "metric", results.mode
-
-
 def chosen_metric(results: SweepResults, metric: str | None) -> str:
     """Return a metric that was reported or that the sweep is judged by, by default the first. Raises: MetricError."""
-    first, _ = judged_by(results)
+    first = results.metric or "metric"
     if metric in (None, first):
         return first
     histories = [trial.history for trial in list(results.record.trials.values()) if trial.history]
@@ -53,12 +48,11 @@ def chosen_metric(results: SweepResults, metric: str | None) -> str:
     return str(metric)
 
 
-def values_of(results: SweepResults, metric: str | None = None, mode: str | None = None) -> Values:
-    """Return each trial's best value of a metric (default: the sweep's); NaN if there is none."""
-    first, how = judged_by(results)
-    if metric is None or (metric == first and mode in (None, how)):
-        return np.array([math.nan if trial.value is None else trial.value for trial in results.trials], dtype=float)
-    best_of = max if (mode or how) == "max" else min
+def values_of(results: SweepResults, metric: str, mode: str) -> Values:
+    """Return each trial's best value of a metric; NaN if there is none."""
+    if (metric, mode) == (results.metric, results.mode):
+        return np.array([trial.value for trial in results.trials], dtype=float)  # which reads no reports
+    best_of = max if mode == "max" else min
     reported = ([finite(report, metric) for report in trial.history] for trial in results.trials)
     best = [best_of((value for value in values if value is not None), default=math.nan) for values in reported]
     return np.array(best, dtype=float)
@@ -99,17 +93,6 @@ def rung_names(results: SweepResults) -> list[str]:
         last = [trial.history[-1] for trial in results.trials if trial.history]
         by = "epoch" if all(progress(row) == row.get(by) and row.get("epoch") is not None for row in last) else "report"
     return [f"rung {number} of {len(at)} ({text(by)} {place:g})" for number, place in enumerate(at, start=1)]
-
-
-def rung_reached(results: SweepResults, history: Sequence[Mapping[str, Any]]) -> int | None:
-    """Return how many rungs a trial with this history has reached; None if that is unknown."""
-    rungs = results.record.sweep.get("rungs")
-    if not rungs or not rungs["at"]:
-        return None
-    if not history:
-        return 0
-    done = history[-1].get(rungs["by"])
-    return None if not isinstance(done, int | float) else sum(done >= milestone for milestone in rungs["at"])
 
 
 @dataclass(frozen=True)
@@ -221,15 +204,8 @@ _LOG_BELOW: Final = 0.25
 
 def text(value: Any, limit: int = _TEXT) -> str:
     """Return a value as text of at most ``limit`` characters, escaped for plotly."""
-    return html.escape(clip_text(value, limit), quote=False)
-
-
-def clip_text(value: Any, limit: int = _TEXT) -> str:
-    """Return a value as text of at most ``limit`` characters, for parallel coordinates, which know no markup."""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    words = " ".join(str(value).split())
-    return words if len(words) <= limit else f"{words[: limit - 3]}..."
+    words = f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())
+    return html.escape(words if len(words) <= limit else f"{words[: limit - 3]}...", quote=False)
 
 
 def figure(title: str, x: str = "", y: str = "", note: str = "") -> go.Figure:
@@ -300,17 +276,13 @@ def axis_of(values: Values | Sequence[float]) -> dict[str, Any]:
 
 @contextmanager
 def study_of(
-    values: Values,
-    modes: Sequence[str],
-    params: Mapping[str, Sequence[Any]] | None = None,
-    *,
-    log: Sequence[str] = (),
+    values: Values, mode: str, params: Mapping[str, Sequence[Any]], *, log: Sequence[str] = ()
 ) -> Iterator[Study]:
     """Yield a study of completed trials, and keep Optuna and its warnings quiet meanwhile.
 
     Args:
-        values: of each trial and metric, finite.
-        modes: "min" or "max", of each metric.
+        values: of each trial, finite.
+        mode: "min" or "max".
         params: of each trial by name, numbers or text; MISSING where a trial lacks one. Optuna takes the range of
             numbers, and the different texts, as what was searched.
         log: the names that were searched on a logarithmic scale.
@@ -318,7 +290,6 @@ def study_of(
     import optuna  # a second that only these figures need
     from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
-    params = params or {}
     searched: dict[str, BaseDistribution] = {}
     for name, column in params.items():
         present = [value for value in column if value is not MISSING]
@@ -328,13 +299,13 @@ def study_of(
             searched[name] = FloatDistribution(min(present), max(present), log=name in log)
     with quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        study = optuna.create_study(directions=["maximize" if mode == "max" else "minimize" for mode in modes])
+        study = optuna.create_study(direction="maximize" if mode == "max" else "minimize")
         rows = [{name: column[row] for name, column in params.items()} for row in range(len(values))]
         study.add_trials(
             optuna.trial.create_trial(
                 params={name: value for name, value in row.items() if value is not MISSING},
                 distributions={name: searched[name] for name, value in row.items() if value is not MISSING},
-                values=value.tolist(),
+                value=float(value),
             )
             for row, value in zip(rows, values, strict=True)
         )

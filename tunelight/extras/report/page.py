@@ -76,8 +76,7 @@ def page(results: SweepResults) -> str:
     curves, reported = with_curves(state)
     metric = view.metric_of(state)
     shown, which = chosen(results)
-    best = winner(state)
-    best_config = {} if best is None else flatten(state.trials[best.trial].config)
+    best = best_config(results)
     space = settings_of(results).get("space")
     head = sweep_head(state, seen, results.name, state.ended or "not ended", state.updated, space=space)
     message = {
@@ -91,8 +90,8 @@ def page(results: SweepResults) -> str:
         **{f"part-{name}": section for name, section in parts(results)},
         **{
             f"trial-{trial.index}": [
-                *trial_blocks(trial, state.trials[trial.id], results.objectives, began(results), best_config),
-                *log_block(trial),
+                *trial_blocks(results, trial, best),
+                *([{"title": "The end of its log", "pre": log}] if (log := log_end(trial.path)) else []),
             ]
             for trial in shown
         },
@@ -121,18 +120,6 @@ def sweep_head(
     Its ``standing`` is in words, time counts ``until`` then, and ``space`` is the search space as in ``sweep.yaml``.
     """
     lines = [(event[0], event_line(state, event)) for event in reversed(list(state.events))]
-    return {
-        **_head(state, seen),
-        "name": name,
-        "state": standing,
-        "seconds": age(state, until or 0.0),
-        "even": even_scales(space or {}),
-        "events": [[at, view.plain(line, _EVENT)] for at, line in lines if line],
-    }
-
-
-def _head(state: SweepState, seen: view.ColumnStats) -> dict[str, Any]:
-    """Return what is said of the sweep as a whole, as JSON has it."""
     total = state.sweep.get("num_samples")
     return {
         "trials": len(state.trials) - len(state.repetitions),
@@ -147,6 +134,11 @@ def _head(state: SweepState, seen: view.ColumnStats) -> dict[str, Any]:
         "updated": state.updated,
         "rungs": view.rungs(state),
         "more": max(0, len(state.trials) - MOST_ROWS),
+        "name": name,
+        "state": standing,
+        "seconds": age(state, until or 0.0),
+        "even": even_scales(space or {}),
+        "events": [[at, view.plain(line, _EVENT)] for at, line in lines if line],
     }
 
 
@@ -265,7 +257,7 @@ def frame(
         f'<header><h1>{html.escape(title)}</h1><button id="theme" type="button">light / dark</button>',
         f'<nav>{shown}</nav></header><p id="trouble" role="status" hidden></p><main>',
         *body,
-        f"</main><footer>tunelight, {moment(time.time())}</footer>",
+        f"</main><footer>tunelight, {time.strftime('%Y-%m-%d %H:%M')}</footer>",
         *scripts,
         "</body></html>\n",
     ]
@@ -423,15 +415,10 @@ def _about(results: SweepResults) -> Section:
             blocks.append({"text": f"Each trial that has reported a number as {metric} has failed."})
     elif state.best is None:
         blocks.append({"text": f"No trial has reported a number as {metric} yet."})
-    return {"blocks": [*blocks, how_it_was_run(results)]}
-
-
-def how_it_was_run(results: SweepResults) -> Block:
-    """Return a sweep's settings and the versions that it ran on."""
     known = settings_of(results)
     rows = [(key, known[key]) for key in SETTINGS if known.get(key) is not None]
     tables = [_pairs("setting", rows), _pairs("version", known.get("versions") or {})]
-    return {"title": "How it was run", "inside": [{"beside": tables}]}
+    return {"blocks": [*blocks, {"title": "How it was run", "inside": [{"beside": tables}]}]}
 
 
 def settings_of(results: SweepResults) -> dict[str, Any]:
@@ -487,26 +474,21 @@ def chosen(results: SweepResults) -> tuple[list[TrialResult], str]:
     return [trial for trial in trials if trial.id in kept], sentence
 
 
-def trial_blocks(
-    trial: TrialResult,
-    state: TrialState,
-    objectives: Sequence[tuple[str, str]],
-    begin: float,
-    best: Mapping[str, Any],
-) -> list[Block]:
-    """Return all that is known of a trial but its log.
+def best_config(results: SweepResults) -> dict[str, Any]:
+    """Return the configuration of the best trial, its keys dotted; empty before there is one."""
+    best = winner(results.record)
+    return {} if best is None else flatten(results.record.trials[best.trial].config)
 
-    Args:
-        trial, state: the trial, and what the record has of it.
-        objectives: the sweep's metrics with their modes.
-        begin: when the sweep began, in seconds since the epoch.
-        best: the configuration of the best trial, its keys dotted, to be shown beside where it differs.
-    """
+
+def trial_blocks(results: SweepResults, trial: TrialResult, best: Mapping[str, Any]) -> list[Block]:
+    """Return all that is known of a trial but its log; ``best``: :func:`best_config`, shown where it differs."""
+    state = results.record.trials[trial.id]
+    began = min((each.moves[0][0] for each in results.record.trials.values() if each.moves), default=0.0)
     config = flatten(trial.plain_config)
     other = [(key, best.get(key, "(not set)")) for key in config if best.get(key) != config[key]] if best else []
     blocks: list[Block] = [
         {"head": f"Trial {trial.index} {standing(trial, state)}"},
-        *_curves(trial, dict(objectives)),
+        *_curves(trial, dict(results.objectives)),
         {
             "beside": [
                 _pairs("configuration", config, _VALUE),
@@ -515,7 +497,7 @@ def trial_blocks(
             ]
         },
         *_changes(trial),
-        *_placement(state, begin),
+        *_placement(state, began),
     ]
     if trial.error:
         blocks.append({"title": "Error", "pre": trial.error[-ERROR_CHARS:]})
@@ -527,17 +509,6 @@ def trial_blocks(
         rows = [[plain(saved.get(name)) for name in names] for saved in kept[-_MOST_CHECKPOINTS:]]
         blocks.append({"title": "Checkpoints", "names": ["report", "value", "bytes", "path"], "rows": rows})
     return blocks
-
-
-def log_block(trial: TrialResult) -> list[Block]:
-    """Return the end of a trial's log, where that is on this machine."""
-    log = log_end(trial.path)
-    return [{"title": "The end of its log", "pre": log}] if log else []
-
-
-def began(results: SweepResults) -> float:
-    """Return when the first trial of a sweep began, in seconds since the epoch; 0 before that."""
-    return min((trial.moves[0][0] for trial in results.record.trials.values() if trial.moves), default=0.0)
 
 
 def standing(trial: TrialResult, state: TrialState) -> str:
@@ -631,11 +602,6 @@ def _pairs(title: str, rows: Mapping[str, Any] | Sequence[tuple[str, Any]], limi
 def _cut_items(items: list[str], most: int) -> Block:
     left = len(items) - most
     return {"items": [*([f"{left} earlier are left out."] if left > 0 else []), *items[-most:]]}
-
-
-def moment(seconds: float) -> str:
-    """Return a time in seconds since the epoch as date and time of day."""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def log_end(folder: Path, lines: int = 30, size: int = 4096) -> str:

@@ -295,15 +295,8 @@ class Bench:
         if self._gang != setting.gang or any(held.closed or held.gang.unfit for held in self._held):
             self.close()
         self._gang = setting.gang
-        while len(self._held) < gangs:
-            held = pool.take(self._spec(setting), self.reservation(setting))
-            self._held.append(held)
-            held.gang.heal()
-        return self._held[:gangs]
-
-    def _spec(self, setting: Setting) -> GangSpec:
         reservation = self.reservation(setting)
-        return GangSpec(
+        spec = GangSpec(
             reservation,
             FailurePolicy(max_failures=0),
             runtime_env=env_of_workers(self.settings, reservation),
@@ -311,6 +304,11 @@ class Bench:
             environ={VARIABLE: self.settings.lightning, **passed_on()},
             home=Home.here(),
         )
+        while len(self._held) < gangs:
+            held = pool.take(spec, reservation)
+            self._held.append(held)
+            held.gang.heal()
+        return self._held[:gangs]
 
     def close(self) -> None:
         """End the gangs."""

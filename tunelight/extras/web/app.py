@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import ipaddress
 import json
@@ -37,7 +38,19 @@ from starlette.routing import Route
 from tunelight import stores
 from tunelight.errors import CommandError, SettingsError, TunelightError
 from tunelight.extras.attach import ask
-from tunelight.extras.report.page import LINKS, LOG, PARTS, SCRIPTS, STYLE, Block, asset, colours, frame, trial_blocks
+from tunelight.extras.report.page import (
+    LINKS,
+    LOG,
+    PARTS,
+    SCRIPTS,
+    STYLE,
+    Block,
+    asset,
+    best_config,
+    colours,
+    frame,
+    trial_blocks,
+)
 from tunelight.extras.web.drawing import Drawing
 from tunelight.extras.web.watch import SweepList, SweepWatch, encode
 from tunelight.record import TERMINAL, TrialState
@@ -60,6 +73,7 @@ _WHOLE_S: Final = 0.9
 """How often a page hears of the sweep as a whole, and of curves; of trials it hears at once."""
 _READING_S: Final = 3.0
 """How long a page waits at its beginning for a record to be read, before it shows what was read so far."""
+_CATCH_UP_S: Final = 60.0
 _MOST_MESSAGE: Final = 1000
 """Rows of one message."""
 _DOES: Final = {
@@ -103,7 +117,7 @@ class Page:
                 Route("/api/sweep/{name}/trial/{index:int}/log", self._log),
                 Route("/api/act", self._act, methods=["POST"]),
             ],
-            exception_handlers={HTTPException: _said, TunelightError: _wrong},
+            exception_handlers={TunelightError: _wrong},
         )
 
     def close(self) -> None:
@@ -117,12 +131,12 @@ class Page:
         return HTMLResponse(_page("sweeps", "Sweeps", {}, place=self._place))
 
     async def _sweep(self, request: Request) -> Response:
-        name = (await self._watch(request)).folder.name
+        name = (await self._watch(request.path_params["name"])).folder.name
         links = {"/": "All sweeps", **LINKS}
         return HTMLResponse(_page("sweep", name, links, sweep=name, readOnly=self._read_only, parts=PARTS))
 
     async def _trial(self, request: Request) -> Response:
-        name, index = (await self._watch(request)).folder.name, request.path_params["index"]
+        name, index = (await self._watch(request.path_params["name"])).folder.name, request.path_params["index"]
         links = {"/": "All sweeps", f"/sweep/{quote(name, safe='')}": name, "#log": "Log"}
         facts = {"sweep": name, "trial": index, "readOnly": self._read_only}
         return HTMLResponse(_page("trial", f"{name}: trial {index}", links, **facts))
@@ -137,24 +151,26 @@ class Page:
 
     # -- what the pages ask for
 
-    async def _watch(self, request: Request) -> SweepWatch:
-        """Return the watch of the sweep that a request names. Raises: HTTPException."""
-        name = request.path_params["name"]
+    async def _watch(self, name: str) -> SweepWatch:
+        """Return the watch of a sweep. Raises: HTTPException."""
         found = await run_in_threadpool(self._sweeps.watch, name)
         if found is None:
             raise HTTPException(404, f"There is no sweep {name[:200]!r} in {self._place}.")
         return found
 
     async def _trial_of(self, request: Request) -> tuple[SweepWatch, TrialState]:
-        watch = await self._watch(request)
-        await run_in_threadpool(_catch_up, watch, self._over)
-        found = watch.one(request.path_params["index"])
-        if found is None:
-            raise HTTPException(404, f"{watch.folder.name} has no trial {request.path_params['index']}.")
-        return watch, found
+        watch = await self._read(request.path_params["name"])
+        return watch, _trial(watch, request.path_params["index"])
+
+    async def _read(self, name: str) -> SweepWatch:
+        """Return the watch of a sweep, read to its record's end or to where it is damaged. Raises: HTTPException."""
+        watch = await self._watch(name)
+        with contextlib.suppress(TunelightError):
+            await run_in_threadpool(watch.catch_up, _CATCH_UP_S, self._over)
+        return watch
 
     async def _part(self, request: Request) -> Response:
-        watch, name = await self._watch(request), request.path_params["part"]
+        watch, name = await self._watch(request.path_params["name"]), request.path_params["part"]
         if name not in PARTS:
             raise HTTPException(404, f"There is no section {name[:100]!r}.")
         made, current = await self._drawing.part(watch, name)
@@ -193,7 +209,7 @@ class Page:
             await asyncio.sleep(0.05 if left else _LIST_TICK_S)
 
     async def _sweep_events(self, request: Request) -> Response:
-        watch = await self._watch(request)
+        watch = await self._watch(request.path_params["name"])
         only = request.query_params.get("trial", "")
         return self._stream(self._sweep_messages(watch, int(only) if only.isdecimal() and len(only) < 10 else None))
 
@@ -201,7 +217,11 @@ class Page:
         generation, seen, sent_version, curves = -1, 0, 0, dict[int, int]()
         sent_at = time.monotonic()
         while True:
-            wrong = await run_in_threadpool(_looked, watch)
+            wrong = None
+            try:
+                await run_in_threadpool(watch.look)
+            except TunelightError as error:
+                wrong = error
             if generation != watch.generation:
                 yield encode({"anew": True})  # the page may have rows of an earlier connection
                 generation, seen, sent_version, curves = watch.generation, 0, 0, {}
@@ -258,17 +278,12 @@ class Page:
         if len(body) > MOST_BODY:
             raise HTTPException(413, f"An action may have {MOST_BODY} bytes.")
         name, do, trial, arguments = _command(body)
-        watch = await run_in_threadpool(self._sweeps.watch, name)
-        if watch is None:
-            raise HTTPException(404, f"There is no sweep {name[:200]!r} in {self._place}.")
-        await run_in_threadpool(_catch_up, watch, self._over)
-        known = None if trial is None else watch.one(trial)
-        if trial is not None and known is None:
-            raise HTTPException(404, f"{name} has no trial {trial}.")
+        watch = await self._read(name)
+        known = None if trial is None else _trial(watch, trial).id
         if self._acts.locked():
             raise HTTPException(429, f"{_MOST_ACTS} commands wait for their answers already. Try again.")
         async with self._acts:
-            act = partial(ask, watch, do, None if known is None else known.id, over=self._over, **arguments)
+            act = partial(ask, watch, do, known, over=self._over, **arguments)
             try:
                 return JSONResponse({"ok": True, "said": await run_in_threadpool(act)})
             except CommandError as error:
@@ -308,25 +323,11 @@ def _configuration(text: str, *, empty: bool = False) -> dict[str, Any]:
         raise HTTPException(400, f"That is no configuration: {str(error).rstrip('.')}.") from error
 
 
-def _catch_up(watch: SweepWatch, over: Callable[[], bool], limit_s: float = 60.0) -> None:
-    """Read a record up to its end, or to where it is damaged."""
-    end = time.monotonic() + limit_s
-    while _looked(watch) is None and not watch.whole and time.monotonic() < end and not over():
-        pass
-
-
-def _looked(watch: SweepWatch) -> TunelightError | None:
-    """Read what is new of a record; return what is wrong with it."""
-    try:
-        watch.look()
-    except TunelightError as error:
-        return error
-    return None
-
-
-async def _said(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return PlainTextResponse(f"{error.detail}\n", error.status_code)
+def _trial(watch: SweepWatch, index: int) -> TrialState:
+    """Return a trial by its number. Raises: HTTPException."""
+    if (found := watch.one(index)) is None:
+        raise HTTPException(404, f"{watch.folder.name} has no trial {index}.")
+    return found
 
 
 async def _wrong(_: Request, error: Exception) -> Response:
@@ -487,14 +488,14 @@ def _page(kind: str, title: str, links: Mapping[str, str], **facts: Any) -> str:
 def trial_details(watch: SweepWatch, state: TrialState) -> list[Block]:
     """Return all that is known of a trial but its log. Raises: StorageError."""
     results = SweepResults.load(watch.folder)
-    trial, recorded = results.trial(state.id), results.record.trials[state.id]
+    trial = results.trial(state.id)
     sweep = shell_quote(stores.shown(watch.folder))
     commands = [
-        f"tunelight show {sweep} {recorded.index}",
-        f"tunelight reproduce {sweep} {recorded.index}",
-        f"tunelight best {sweep} {recorded.index} --export trial-{recorded.index}.yaml",
+        f"tunelight show {sweep} {trial.index}",
+        f"tunelight reproduce {sweep} {trial.index}",
+        f"tunelight best {sweep} {trial.index} --export trial-{trial.index}.yaml",
     ]
-    blocks = trial_blocks(trial, recorded, results.objectives, watch.state.started or 0.0, watch.best_config())
+    blocks = trial_blocks(results, trial, best_config(results))
     return [*blocks, {"title": "Commands", "pre": "\n".join(commands)}]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import os
 import sys
@@ -46,8 +45,7 @@ class Drawing:
 
         It is drawn anew where the sweep has gone on since, unless that was a moment ago.
         """
-        size = watch.size
-        key = hashlib.sha256(str(watch.folder).encode()).hexdigest()[:16]
+        size, key = watch.size, watch.folder.name
         target = self._folder / key
         async with self._one:
             last = self._drawn.get(key)

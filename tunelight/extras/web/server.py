@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import http.client
 import importlib.util
 import ipaddress
@@ -16,7 +17,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +31,7 @@ from tunelight.extras.web.drawing import module_command
 from tunelight.machine.processes import is_running, write
 from tunelight.messages import Text
 from tunelight.record import list_sweeps
+from tunelight.stores.atomic import replacing
 
 if TYPE_CHECKING:
     import uvicorn
@@ -302,21 +303,16 @@ def _listen(host: str, port: int | None) -> socket.socket:
             f"The host {host!r} is not known here: {error}. Give an address of this machine."
         ) from error
     wanted = [PORT, 0] if port is None else [port]
+    both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()  # :: takes connections by IPv4, too
     for number in wanted:
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((host, number))
-            listener.listen(64)
+            return socket.create_server((host, number), family=family, backlog=64, dualstack_ipv6=both)
         except OSError as error:
-            listener.close()
             if number == wanted[-1]:
+                why = os.strerror(error.errno) if error.errno else error
                 raise SettingsError(
-                    f"The page cannot listen on {host}, port {number}: {error.strerror or error}. Give another --port, "
-                    "or none."
+                    f"The page cannot listen on {host}, port {number}: {why}. Give another --port, or none."
                 ) from error
-            continue
-        return listener
     raise AssertionError
 
 
@@ -360,18 +356,12 @@ def _tell(working: Path, serving: Serving) -> bool:
     before = _told(working)
     if before is not None and before.pid != serving.pid and before.answers:
         return False
+    for_its_user = functools.partial(os.open, mode=0o600)
     try:
         working.mkdir(parents=True, exist_ok=True)
-        file, name = tempfile.mkstemp(dir=working, prefix=".tunelight_web.")  # new, and for its user alone
-    except OSError:  # a folder that can only be read
-        return False
-    try:
-        with os.fdopen(file, "w", encoding="utf-8") as stream:
+        with replacing(_file(working)) as draft, open(draft, "x", encoding="utf-8", opener=for_its_user) as stream:
             json.dump(asdict(serving), stream)
-        Path(name).replace(_file(working))
-    except OSError:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
+    except OSError:  # a folder that can only be read
         return False
     return True
 

@@ -11,13 +11,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from tunelight import stores
 from tunelight.errors import StorageError
 from tunelight.extras.attach import RecordFollower
 from tunelight.extras.report.page import MOST_ROWS, sweep_head, with_curves
-from tunelight.record import Found, SweepState, TrialState, live_driver_of, read_sweep_file, view, winner
+from tunelight.record import Found, TrialState, live_driver_of, read_sweep_file, view
 from tunelight.settings.checks import flatten
 
 _MOST_VARIANT: Final = 8000
@@ -31,59 +31,31 @@ _RECENT_S: Final = 86400.0
 """How long ago the record of a sweep that runs was written to, at most."""
 
 
-class SweepWatch:
-    """Follows a sweep's record for any number of pages. Several threads may call it.
-
-    Memory grows with the number of trials, and not with that of their reports.
-    """
+class SweepWatch(RecordFollower):
+    """Follows a sweep's record for any number of pages; trials have their best and last report only."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        super().__init__(folder, brief=True)
         self.version = 0
         """Counts the changes; a page keeps the version that it has seen."""
         self.generation = 0
         """Counts how often the record was replaced by another one, after which a page begins anew."""
-        self._follower = RecordFollower(folder, brief=True)
-        self._state = self._follower.state
         self._changed: OrderedDict[str, int] = OrderedDict()
         self._curves: dict[str, view.Curve] = {}
-        self._lock = threading.RLock()
         self._looked = self._asked = -math.inf
         self._driver: str | None = None
         self._settings: Mapping[str, Any] | None = None
         self._seen = view.ColumnStats()
         self._every = _STORE_LOOK_S if stores.store_of(folder) else _LOOK_S
 
-    @property
-    def state(self) -> SweepState:
-        """What was read of the sweep so far; trials have their best and last report only."""
-        return self._follower.state
-
-    @property
-    def size(self) -> int:
-        """Bytes that the record had at the last look."""
-        return self._follower.size
-
-    @property
-    def whole(self) -> bool:
-        """Whether all of the record was read that there was at the last look."""
-        return self._follower.whole
-
-    def look(self) -> None:
+    def look(self, limit: int | None = _READ_BYTES) -> list[dict[str, Any]]:
         """Read what is new, at most a megabyte at a time; does nothing where the last look was a moment ago."""
         with self._lock:
             now = time.monotonic()
             if self.whole and now - self._looked < self._every:
-                return
+                return []
             self._looked = now
-            lines = self._follower.look(_READ_BYTES)
-            if self._follower.state is not self._state:
-                self._state = self._follower.state
-                self._changed.clear()
-                self._curves.clear()
-                self._seen = view.ColumnStats()
-                self._settings = None
-                self.generation += 1
+            lines = super().look(limit)
             for line in lines:
                 self._take(line)
             if now - self._asked > _DRIVER_S:
@@ -92,19 +64,37 @@ class SweepWatch:
                 if name != self._driver:
                     self._driver = name
                     self.version += 1
+            return lines
+
+    def catch_up(self, limit_s: float, over: Callable[[], bool] = lambda: False) -> None:
+        """Read up to the end, for so many seconds at most, or until it is ``over``. Raises: StorageError."""
+        end = time.monotonic() + limit_s
+        self.look()
+        while not self.whole and time.monotonic() < end and not over():
+            self.look()
+
+    def _resume(self, stream: BinaryIO) -> None:
+        before = self.state
+        super()._resume(stream)
+        if self.state is not before:
+            self._changed.clear()
+            self._curves.clear()
+            self._seen = view.ColumnStats()
+            self._settings = None
+            self.generation += 1
 
     def _take(self, line: Mapping[str, Any]) -> None:
         self.version += 1
         if line["kind"] == "sweep":
             self._settings = None
         trial_id = line.get("trial")
-        trial = self._state.trials.get(trial_id) if isinstance(trial_id, str) else None
+        trial = self.state.trials.get(trial_id) if isinstance(trial_id, str) else None
         if trial is None:
             return
         self._changed[trial.id] = self.version
         self._changed.move_to_end(trial.id)
         if line["kind"] == "report":
-            value = view.finite(line["metrics"], self._state.sweep.get("metric"))
+            value = view.finite(line["metrics"], self.state.sweep.get("metric"))
             self._curves.setdefault(trial.id, view.Curve()).add(line, value)
         elif line["kind"] in ("trial", "config", "state"):
             self._seen.add(trial)
@@ -114,18 +104,18 @@ class SweepWatch:
     def head(self) -> dict[str, Any]:
         """Return what is said of the sweep as a whole."""
         with self._lock:
-            state = self._state
+            state = self.state
             until = state.updated if state.ended is not None or self._driver is None else time.time()
             return {
                 **sweep_head(
-                    state, self._seen, self.folder.name, self.standing(), until, space=self._file().get("space")
+                    state, self._seen, self.folder.name, self.standing(), until, space=self._sweep_file().get("space")
                 ),
                 "driven": self._driver is not None,
                 "driver": self._driver,
-                "read": 1.0 if self.whole else min(0.99, self._follower.read / max(1, self._follower.size)),
+                "read": 1.0 if self.whole else min(0.99, self.read / max(1, self.size)),
             }
 
-    def _file(self) -> Mapping[str, Any]:
+    def _sweep_file(self) -> Mapping[str, Any]:
         """Return the sweep's settings; those of a resumed sweep are read anew."""
         if self._settings is None:
             try:
@@ -136,11 +126,7 @@ class SweepWatch:
 
     def standing(self) -> str:
         """Return how it goes: "running", "cut off" where its driver died, or how it ended."""
-        if self._state.ended is not None:
-            return str(self._state.ended)
-        if self._driver is None:
-            return "cut off"
-        return "running"
+        return self.state.ended or ("cut off" if self._driver is None else "running")
 
     def row(self, index: int, since: int) -> list[dict[str, Any]]:
         """Return one trial, with all of its configuration as text, if it has changed after version ``since``."""
@@ -150,31 +136,25 @@ class SweepWatch:
                 return []
             words = [f"{key}={json.dumps(value, default=str)}" for key, value in flatten(trial.config).items()]
             text = shlex.join(words)
-            return [{**view.row(self._state, trial), "variant": text if len(text) < _MOST_VARIANT else ""}]
+            return [{**view.row(self.state, trial), "variant": text if len(text) < _MOST_VARIANT else ""}]
 
     def rows(self, since: int) -> list[dict[str, Any]]:
         """Return the trials that have changed after version ``since``, the earliest change first."""
         with self._lock:
-            first = len(self._state.trials) - MOST_ROWS
+            first = len(self.state.trials) - MOST_ROWS
             changed = []
             for trial_id, version in reversed(self._changed.items()):
                 if version <= since:
                     break
-                trial = self._state.trials[trial_id]
+                trial = self.state.trials[trial_id]
                 if trial.index >= first:
                     changed.append(trial)
-            return [view.row(self._state, trial) for trial in reversed(changed)]
+            return [view.row(self.state, trial) for trial in reversed(changed)]
 
     def one(self, index: int) -> TrialState | None:
         """Return a trial by its number; None where there is none."""
         with self._lock:
-            return next((trial for trial in self._state.trials.values() if trial.index == index), None)
-
-    def best_config(self) -> dict[str, Any]:
-        """Return the configuration of the best trial, its keys dotted; empty before there is one."""
-        with self._lock:
-            best = winner(self._state)
-            return {} if best is None else dict(flatten(self._state.trials[best.trial].config))
+            return next((trial for trial in self.state.trials.values() if trial.index == index), None)
 
     def curves(self, sent: dict[int, int]) -> dict[str, Any]:
         """Return the curves to show that a page lacks or that have grown, and which are no longer shown.
@@ -183,7 +163,7 @@ class SweepWatch:
             sent: by trial, the version of the curve that the page has; it is brought up to date.
         """
         with self._lock:
-            trials, reported = with_curves(self._state)
+            trials, reported = with_curves(self.state)
             shown = {trial.index: trial.id for trial in trials}
             grown = {}
             for index, trial_id in shown.items():
@@ -230,20 +210,17 @@ class SweepList:
                     self.error = str(error)
             return list(self._folders)
 
-    def folder(self, name: str) -> Path | None:
-        """Return the folder of a sweep by its name; None for another name. No path is made of what a request says."""
+    def watch(self, name: str) -> SweepWatch | None:
+        """Return the watch of a sweep, which pages share; None where there is no such sweep. Raises: StorageError.
+
+        No path is made of the name, which a request may say.
+        """
         if name not in self._folders:
             self._looked = min(self._looked, time.monotonic() - self._every)
             self.names()
-        found = self._folders.get(name)
-        return None if found is None else found[0]
-
-    def watch(self, name: str) -> SweepWatch | None:
-        """Return the watch of a sweep, which pages share; None where there is no such sweep. Raises: StorageError."""
-        folder = self.folder(name)
-        if folder is None:
+        if (known := self._folders.get(name)) is None:
             return None
-        made = self._watches.get(name) or SweepWatch(folder)  # may read it from a store
+        made = self._watches.get(name) or SweepWatch(known[0])  # may read it from a store
         with self._lock:
             found = self._watches.setdefault(name, made)
             self._watches.move_to_end(name)
@@ -264,12 +241,9 @@ class SweepList:
             if known is None:
                 continue
             stamp = known[1]
-            live = last is not None and last[1].get("live")
-            if last is not None and last[0] == stamp and not live:
-                found.append(last[1])
-                continue
-            if time.monotonic() > end:
-                left += 1
+            same = last is not None and last[0] == stamp and not last[1]["live"]
+            if same or time.monotonic() > end:
+                left += not same
                 found += [last[1]] if last is not None else []
                 continue
             summary = self._summary(name)
@@ -289,10 +263,7 @@ class SweepList:
             watch = self.watch(name)
             if watch is None:
                 return {"name": name, "state": "removed", "live": False}
-            end = time.monotonic() + 0.2
-            watch.look()
-            while not watch.whole and time.monotonic() < end:
-                watch.look()
+            watch.catch_up(0.2)
             head = watch.head()
         except Exception as error:  # noqa: BLE001 - a sweep that cannot be read must not hide the others
             return {"name": name, "state": "unreadable", "error": view.plain(str(error), 400), "live": False}

@@ -413,6 +413,21 @@ def test_a_brief_view_does_not_grow_with_what_trials_do(sweep: Sweep, tmp_path: 
     assert len(state.notes) <= 100
 
 
+def test_a_trial_s_placement_counts_from_the_first_trial_s_beginning_also_in_a_resumed_sweep(
+    sweep: Sweep, tmp_path: Path
+) -> None:
+    trial = sweep.run(lr=0.1)
+    at = sweep.state.trials["00000"].moves[0][0] + 60
+    gang = {"gang": "g", "nodes": ["a"], "warm": False, "began": at, "ready": at}
+    sweep.report(trial, 1, 0.5, own={"gang": gang})
+    sweep.clock.now += 3600
+    sweep.callback.record.append("sweep", sweep={})
+    watch = watched(tmp_path)
+    blocks = trial_details(watch, watch.state.trials["00000"])
+    (placement,) = [block for block in blocks if block.get("title") == "Placement"]
+    assert placement["rows"] == [["1m 00s", "cold, 0.0 s", 1, "a: rank 0"]]
+
+
 def test_the_list_has_all_sweeps_reads_those_that_changed_and_names_what_cannot_be_read(tmp_path: Path) -> None:
     record(tmp_path / "good", trials=6)
     record(tmp_path / "bad", trials=3)
