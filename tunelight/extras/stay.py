@@ -51,7 +51,7 @@ _END_S: Final = 60.0
 _LOOK_S: Final = 1.0
 _LONGEST: Final = 90
 """How long the folder's name may be, for a socket's path is short."""
-_STAYS: Final = "Ray stays ready for {minutes:.0f} minutes, for the next command; `tunelight down` ends it.\n"
+_STAYS: Final = "Ray stays ready for 5 minutes, for the next command; `tunelight down` ends it.\n"
 
 
 def through_driver(command: Callable[[], None]) -> None:
@@ -182,8 +182,11 @@ class _Driver:
         self._listener, self._first, self._command = listener, request, command
         self._began = time.time()
         self._paths, self._handlers = list(sys.path), list(logging.root.handlers)
-        opened = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
-        self._files = [number for number in opened if number > 2 and _inherited(number)]
+        self._files: list[int] = []  # those of the first client's beside its streams; Python's own are not inherited
+        for number in map(int, sorted(os.listdir("/proc/self/fd"))):  # noqa: PTH208 - numbers
+            with contextlib.suppress(OSError):  # of this look
+                if number > 2 and os.get_inheritable(number):
+                    self._files.append(number)
         self._folder = request.cwd
 
     def serve(self, link: socket.socket) -> None:
@@ -191,10 +194,10 @@ class _Driver:
         os.setsid()  # signals of the terminal come by the client
         request: Request | None = self._first
         while request is not None:
-            timer, code = _timer(), self._carry_out(request, link)
+            timer, code = getattr(_kept(), "timer", None), self._carry_out(request, link)
             stays = self._stays(request, code)
-            if stays and _timer() is not timer and not {"-q", "--quiet"} & set(request.argv):
-                write(Text(_STAYS.format(minutes=_kept().KEEP_S / 60), True))
+            if stays and _kept().timer is not timer and not {"-q", "--quiet"} & set(request.argv):
+                write(Text(_STAYS, True))
             if not stays and request is self._first:
                 sys.exit(code)  # its client is the parent
             with contextlib.suppress(OSError):
@@ -217,8 +220,8 @@ class _Driver:
         threads = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
         differ = {name for name, _ in os.environ.items() ^ request.env.items() if not setup_worker.may_differ(name)}
         again = code == _BAD_INPUT and request is not self._first  # a module that can be imported only once, say
-        local = _kept()
-        return local is not None and not threads and not again and differ <= _BY_LIBRARIES | local.kept().added
+        kept = _kept()
+        return kept is not None and not threads and not again and differ <= _BY_LIBRARIES | kept.added
 
     def _carry_out(self, request: Request, link: socket.socket) -> int:
         """Return the exit code of a command. It is stopped by SIGTERM where its client is gone."""
@@ -331,14 +334,9 @@ def _at_its_end() -> Iterator[None]:
 
 
 def _kept() -> Any:
-    """Return the module of the Ray that this process keeps, if it keeps one."""
+    """Return the Ray that this process keeps, if it keeps one."""
     local: Any = sys.modules.get("tunelight.cluster.local")
-    return local if local is not None and local.kept() is not None else None
-
-
-def _timer() -> Any:
-    """Return what will end the Ray that this process keeps, if it keeps one."""
-    return None if (local := _kept()) is None else local.kept().timer
+    return None if local is None else local.kept()
 
 
 def _is_own(name: str) -> bool:
@@ -347,14 +345,6 @@ def _is_own(name: str) -> bool:
     origin = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "")
     installed = tuple(f"{sysconfig.get_path(kind)}/" for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
     return bool(origin) and name.partition(".")[0] != "tunelight" and not origin.startswith(installed)
-
-
-def _inherited(number: int) -> bool:
-    """Tell whether an open file is one that this process was given; those of Python's own are not inherited."""
-    try:
-        return os.get_inheritable(number)
-    except OSError:  # that of the look itself
-        return False
 
 
 def _raylets() -> set[int]:
