@@ -36,29 +36,16 @@ def actor(name: str) -> Any:
     return made
 
 
-class Controller:
-    """Tune's controller, as far as a scheduler asks it."""
-
-    def __init__(self, cpus: float = 100) -> None:
-        self.trials: list[Any] = []
-        self._resource_updater = SimpleNamespace(get_num_cpus=lambda: cpus, get_num_gpus=lambda: 0)
-
-    def get_trials(self) -> list[Any]:
-        return list(self.trials)
-
-    def get_live_trials(self) -> list[Any]:
-        return [trial for trial in self.trials if not trial.is_finished()]
-
-
 class Population:
-    """Trials of one GangPBT that report what a test says."""
+    """Trials of one GangPBT that report what a test says, and Tune's controller, as far as a scheduler asks it."""
 
     def __init__(self, size: int = 4, cpus: float = 100, **settings: Any) -> None:
         settings = {"metric": "loss", "mode": "min", "perturbation_interval": 2, "hyperparam_mutations": LR, **settings}
         self.pbt = GangPBT(**settings)
         self.changes: list[tuple[Any, ...]] = []
         self.pbt.prepare(SweepFacts(on_change=lambda *change: self.changes.append(change)))
-        self.controller = cast(Any, Controller(cpus))
+        self.controller = cast(Any, self)
+        self._resource_updater = SimpleNamespace(get_num_cpus=lambda: cpus, get_num_gpus=lambda: 0)
         self.trials: list[Any] = []
         for index in range(size):
             trial: Any = Trial("made", stub=True, trial_id=f"{index:05d}", config={"lr": 0.01 * (index + 1)})
@@ -66,8 +53,13 @@ class Population:
             trial.placement_group_factory = tune.PlacementGroupFactory([{"CPU": 2}])
             trial.status = Trial.RUNNING
             self.trials.append(trial)
-            self.controller.trials.append(trial)
             self.pbt.on_trial_add(self.controller, trial)
+
+    def get_trials(self) -> list[Any]:
+        return list(self.trials)
+
+    def get_live_trials(self) -> list[Any]:
+        return [trial for trial in self.trials if not trial.is_finished()]
 
     def report(self, index: int, number: int, loss: Any, **more: Any) -> str:
         result = {"training_iteration": number, "loss": loss, **more}
@@ -233,7 +225,7 @@ def test_a_trial_that_has_ended_keeps_nobody_waiting(told: bool) -> None:
     if told:
         population.trials[1].status = Trial.PENDING
         population.pbt.on_trial_error(population.controller, population.trials[1])
-        population.controller.trials.pop()
+        population.trials.pop()
     assert population.chosen() is population.trials[0]
 
 
