@@ -291,15 +291,6 @@ def test_what_a_trainer_inside_a_fit_reports_has_no_checkpoint(trial: Trial) -> 
     assert any("Give the outer Trainer" in note for report in whole.reports for note in report.notes)
 
 
-def test_a_rate_that_was_found_at_the_fit_s_start_is_not_searched_again(trial: Trial) -> None:
-    def train() -> None:
-        finder = pl.callbacks.LearningRateFinder(num_training_steps=4, min_lr=1e-3, max_lr=1e-1)
-        trainer(callbacks=[finder]).fit(Net(), loader(), loader())
-
-    whole, again = twice(trial, train, 1)
-    assert again.values("val_loss") == whole.values("val_loss")[1:]
-
-
 def test_what_is_frozen_is_so_after_a_restart(trial: Trial) -> None:
     class FreezesItself(Net):
         def on_train_epoch_start(self) -> None:
