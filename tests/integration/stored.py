@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from ray.tune import Callback
 
 import tunelight as tl
 from tests.kit.training import Line, LineData, trainer
+from tests.kit.waiting import until
 from tunelight import stores
 from tunelight.record import lease
 
@@ -31,12 +31,9 @@ class Signalled(Callback):
 
     def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
         if trial.trial_id.endswith("1") and result["training_iteration"] == 2:
-            end = time.monotonic() + 60
             store = stores.store_of(self.record)
             read = store.read if store else Path.read_bytes
-            while b'"trial":"00001","training_iteration":1' not in read(self.record):
-                assert time.monotonic() < end, "the storage does not tell of it"
-                time.sleep(0.1)
+            until(lambda: b'"trial":"00001","training_iteration":1' in read(self.record), 60, 0.1)
             os.kill(os.getpid(), self.number)
 
 

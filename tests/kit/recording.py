@@ -66,9 +66,9 @@ class Lines:
         self.line("state", trial=trial, state="RUNNING")
         self.hear("on_trial_start", trial)
 
-    def report(self, trial: str, n: int, epoch: int | None = -1, **metrics: Any) -> None:
+    def report(self, trial: str, n: int, epoch: int | None = -1, *, workers: int = 2, **metrics: Any) -> None:
         when = {"training_iteration": n, "epoch": n - 1 if epoch == -1 else epoch, "timestamp": self.now}
-        self.line("report", trial=trial, metrics=metrics, decision="CONTINUE", workers=2, **when)
+        self.line("report", trial=trial, metrics=metrics, decision="CONTINUE", workers=workers, **when)
         self.hear("on_trial_result", trial, {})
 
     def end(self, trial: str, state: str = "FINISHED", error: dict[str, Any] | None = None) -> None:

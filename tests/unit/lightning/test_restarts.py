@@ -70,14 +70,14 @@ class Start:
     """A start of a trial that has ended: its reports, and its error if it ``fails``."""
 
     def __init__(
-        self, folder: Path, train: Callable[[], object], resume: CheckpointInfo | None, stop: int | None, fails: bool,
-        **task: Any,
+        self, folder: Path, train: Callable[[], object], after: CheckpointInfo | None = None, stop: int | None = None,
+        fails: bool = False, **task: Any,
     ) -> None:  # fmt: skip
         events: list[Any] = []
         mailbox = Mailbox(stop)
         if stop is not None:
             mailbox.put(Stop())
-        task = {"checkpoints": Checkpoints(share=1.0), "until": stop, "resume": resume, **task}
+        task = {"checkpoints": Checkpoints(share=1.0), "until": stop, "resume": after, **task}
         here = tasks.session_of(folder, hear=events.append, mailbox=mailbox, **task)
         session.set_current(here)
         torch.manual_seed(0)
@@ -100,26 +100,19 @@ class Start:
         return [round(report.metrics[name], 6) for report in self.reports]
 
 
-class Trial:
-    """Starts a trial, from scratch or from a report's checkpoint of an earlier start."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __call__(
-        self, train: Any, after: Any = None, stop: int | None = None, fails: bool = False, **task: Any
-    ) -> Start:
-        return Start(self.folder, train, after, stop, fails, **task)
-
-    def twice(self, train: Callable[[], object], report: int) -> tuple[Start, Start]:
-        """Start it from scratch, and from the checkpoint of a report."""
-        whole = self(train)
-        return whole, self(train, whole.checkpoints[report])
+Trial = Callable[..., Start]
 
 
 @pytest.fixture
 def trial(tmp_path: Path, alone: None) -> Trial:
-    return Trial(tmp_path / "trial")
+    """Return a function that starts a trial, from scratch or after a report's checkpoint of an earlier start."""
+    return partial(Start, tmp_path / "trial")
+
+
+def twice(trial: Trial, train: Callable[[], object], report: int) -> tuple[Start, Start]:
+    """Start a trial from scratch, and from the checkpoint of a report."""
+    whole = trial(train)
+    return whole, trial(train, whole.checkpoints[report])
 
 
 @pytest.mark.parametrize("on", ["validation_end", "train_epoch_end"])
@@ -169,7 +162,7 @@ def fits(nets: list[Net], stages: tuple[int, ...] = (0, 1), **given: Any) -> Non
 
 def test_fits_before_the_one_that_goes_on_are_repeated_without_reports(trial: Trial) -> None:
     nets: list[Net] = []
-    whole, again = trial.twice(lambda: fits(nets), 3)
+    whole, again = twice(trial, lambda: fits(nets), 3)
     assert [net.epochs for net in nets] == [[0, 1], [0, 1], [0, 1], [1]]
     assert again.numbers == [4]
     assert again.values("val_loss") == whole.values("val_loss")[3:]
@@ -181,7 +174,7 @@ def test_what_is_reported_before_the_first_fit_is_not_reported_again(trial: Tria
         tl.report({"val_loss": 9.0})
         trainer(2).fit(Net(), loader(), loader())
 
-    _, again = trial.twice(train, 2)
+    _, again = twice(trial, train, 2)
     assert again.numbers == [3]
 
 
@@ -192,14 +185,14 @@ def test_a_fit_is_known_where_training_code_leaves_out_those_before_it(trial: Tr
         path = tl.get_checkpoint_path()
         fits(nets, (1,) if path else (0, 1), ckpt_path=path)
 
-    _, again = trial.twice(train, 3)
+    _, again = twice(trial, train, 3)
     assert nets[-1].epochs == [1]
     assert again.numbers == [4]
 
 
 def test_equal_fits_are_known_by_their_order_or_by_the_checkpoint_that_is_passed_to_them(trial: Trial) -> None:
     nets: list[Net] = []
-    whole, again = trial.twice(lambda: fits(nets, (0, 0)), 3)
+    whole, again = twice(trial, lambda: fits(nets, (0, 0)), 3)
     assert [net.epochs for net in nets[2:]] == [[0, 1], [1]]
     passed = trial(lambda: fits(nets, (0,), ckpt_path=tl.get_checkpoint_path()), whole.checkpoints[3])
     assert nets[-1].epochs == [1]
@@ -253,7 +246,7 @@ def test_what_hooks_draw_at_an_epoch_s_start_is_drawn_again(trial: Trial, reload
         one = trainer(4, reload_dataloaders_every_n_epochs=reload)
         one.fit(nets[-1], DataLoader(ROWS, 4, shuffle=True), loader())
 
-    trial.twice(train, 2)
+    twice(trial, train, 2)
     assert nets[1].epochs == [2, 3]
     assert torch.equal(nets[0].head.weight, nets[1].head.weight)
 
@@ -280,7 +273,7 @@ def test_a_trainer_inside_a_fit_is_no_fit_of_the_trial(trial: Trial, monkeypatch
         draws.append([])
         trainer(4).fit(Probing(), loader(), loader())
 
-    whole, again = trial.twice(train, 2)
+    whole, again = twice(trial, train, 2)
     assert again.numbers == [3, 4]
     assert again.values("val_loss") == whole.values("val_loss")[2:]
     assert draws[1] == draws[0][2:]
@@ -298,15 +291,6 @@ def test_what_a_trainer_inside_a_fit_reports_has_no_checkpoint(trial: Trial) -> 
     assert any("Give the outer Trainer" in note for report in whole.reports for note in report.notes)
 
 
-def test_a_rate_that_was_found_at_the_fit_s_start_is_not_searched_again(trial: Trial) -> None:
-    def train() -> None:
-        finder = pl.callbacks.LearningRateFinder(num_training_steps=4, min_lr=1e-3, max_lr=1e-1)
-        trainer(callbacks=[finder]).fit(Net(), loader(), loader())
-
-    whole, again = trial.twice(train, 1)
-    assert again.values("val_loss") == whole.values("val_loss")[1:]
-
-
 def test_what_is_frozen_is_so_after_a_restart(trial: Trial) -> None:
     class FreezesItself(Net):
         def on_train_epoch_start(self) -> None:
@@ -320,7 +304,7 @@ def test_what_is_frozen_is_so_after_a_restart(trial: Trial) -> None:
         nets.append(FreezesItself())
         trainer(4, strategy=tl.RayStrategy(find_unused_parameters=True)).fit(nets[-1], loader(), loader())
 
-    whole, again = trial.twice(train, 3)
+    whole, again = twice(trial, train, 3)
     assert not nets[1].backbone.weight.requires_grad
     assert torch.equal(nets[0].backbone.weight, nets[1].backbone.weight)
     assert again.values("val_loss") == whole.values("val_loss")[3:]
@@ -362,7 +346,7 @@ def test_a_report_at_the_fit_s_end_is_not_made_again_behind_it(trial: Trial) -> 
             tl.report({"score": 1.0}, checkpoint=one.save_checkpoint)
 
     for behind, numbers in ((False, [1]), (True, [1, 2])):
-        whole, again = trial.twice(partial(train, behind=behind), numbers[-1])
+        whole, again = twice(trial, partial(train, behind=behind), numbers[-1])
         assert (whole.numbers, again.numbers) == (numbers, [])
 
 
@@ -379,7 +363,7 @@ def test_random_numbers_and_metrics_of_a_fit_are_there_after_a_restart_from_behi
         drawn.append(torch.rand(()).item())
         tl.report({"score": 1.0}, checkpoint=one.save_checkpoint)
 
-    whole, again = trial.twice(train, 2)
+    whole, again = twice(trial, train, 2)
     assert (whole.numbers, again.numbers) == ([1, 2], []), "only fits report"
     assert metrics[0] == metrics[1] != {}
     assert drawn[0] == drawn[1]
@@ -442,7 +426,7 @@ def test_training_that_does_not_load_the_trial_s_checkpoint_fails(trial: Trial, 
             (tmp_path / "mine").write_text(str(step + 1))
             tl.report({"step": step}, checkpoint=tmp_path / "mine")
 
-    whole, loaded = trial.twice(partial(train, loads=True), 2)
+    whole, loaded = twice(trial, partial(train, loads=True), 2)
     assert loaded.values("step") == [2]
     again = trial(partial(train, loads=False), whole.checkpoints[2], fails=True)
     assert again.numbers == []
@@ -464,7 +448,7 @@ def test_a_branch_of_a_trial_that_was_stopped_early_trains_on_and_has_a_best_of_
         trainer(8, callbacks=[stops, kept[-1]], **options).fit(net, loader(), loader())
         begun.append(net.epochs)
 
-    parent, _ = trial.twice(train, 4)  # itself, which has ended
+    parent, _ = twice(trial, train, 4)  # itself, which has ended
     trial(train, parent.checkpoints[4], trial_id="00001")
     losses[4] = 2.0
     trial(train, parent.checkpoints[4], trial_id="00002")

@@ -25,7 +25,7 @@ from tests.kit.waiting import until
 from tunelight.errors import StorageError
 from tunelight.extras.attach import RecordFollower
 from tunelight.machine.processes import process_table
-from tunelight.record import RECORD_FILE, SweepState, apply, leased
+from tunelight.record import RECORD_FILE, SweepState, leased
 from tunelight.record.lease import Owner, Owners
 from tunelight.record.view import sparkline
 from tunelight.reporting import display, watch
@@ -376,29 +376,18 @@ NOW = 1_000_000.0
 class State(Lines):
     """A sweep's state, made of the lines of a record."""
 
-    def trial(
-        self,
-        *losses: float,
-        state: str = "RUNNING",
-        seconds: float = 0.0,
-        workers: int | None = 2,
-        config: Any = None,
-    ) -> str:
+    callback = mock.Mock()
+
+    def trial(self, *losses: float, state: str = "RUNNING", seconds: float = 0.0, **more: Any) -> None:
         """Add a trial with these reports; it took ``seconds``, or has run for so long."""
         name = f"{len(self.state.trials):05d}"
-        self.line(
-            "trial", trial=name, index=len(self.state.trials), config=config or {"lr": 0.5}, folder=f"trial_{name}"
-        )
-        begun = self.now - seconds
-        apply(self.state, {"kind": "state", "time": begun, "trial": name, "state": "RUNNING"})
+        self.now -= seconds
+        self.start(name, more.pop("config", {"lr": 0.5}))
+        self.now += seconds
         for number, loss in enumerate(losses, start=1):
-            self.line(
-                "report", trial=name, metrics={"loss": loss}, decision="CONTINUE", workers=workers,
-                training_iteration=number, epoch=number - 1, timestamp=self.now,
-            )  # fmt: skip
+            self.report(name, number, loss=loss, **more)
         if state != "RUNNING":
-            self.line("state", trial=name, state=state)
-        return name
+            self.end(name, state)
 
     def show(
         self, width: int = 100, total: int | None = 20, events: int = 0, columns: Any = None, **console: Any

@@ -40,10 +40,6 @@ def build(searcher: Any = None, space: SearchSpace = FLAT, **more: Any) -> Any:
     return build_searcher(space, Settings(**{**GIVEN, "searcher": searcher, **more}))
 
 
-def train(config: dict[str, Any]) -> None:
-    """Never run."""
-
-
 @pytest.mark.parametrize(
     ("given", "more", "kind"),
     [
@@ -137,7 +133,7 @@ def test_any_searcher_of_ray_tunes_still_works():
 def test_wrong_ones_are_refused_before_anything_starts(tmp_path: Path, given: dict[str, Any], says: str) -> None:
     settings: dict[str, Any] = {"metric": "loss", "storage": tmp_path, "name": "s", **given}
     with pytest.raises(SettingsError, match=says):
-        tl.run({"x": tl.uniform(0, 1), "y": tl.uniform(0, 1)}, train, **settings)
+        tl.run({"x": tl.uniform(0, 1), "y": tl.uniform(0, 1)}, print, **settings)
     assert not ray.is_initialized()
     assert list(tmp_path.iterdir()) == []
 
@@ -360,7 +356,7 @@ def test_a_folder_of_sweeps_stands_for_those_that_reported_the_metric(tmp_path: 
     assert (sorted(sweeps), len(trials)) == ([first, second], 12)
     assert read_earlier([runs, first], [("loss", "min")], but=second)[1] == [first]
     searcher = build("tpe", warm_start=[runs])
-    told = {**GIVEN, "train": train, "storage": tmp_path, "name": "new", "searcher": "tpe", "warm_start": runs}
+    told = {**GIVEN, "train": print, "storage": tmp_path, "name": "new", "searcher": "tpe", "warm_start": runs}
     with claimed(_prepare(FLAT, Settings(**told), None, SweepControl()), None) as sweep:
         assert sorted(read_sweep_file(sweep.folder)["warm_start"]) == [str(first), str(second)]
     assert searcher.notes == ["warm start: 12 of 12 trials of earlier sweeps (2 sweeps) are known to the searcher"]

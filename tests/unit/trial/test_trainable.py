@@ -60,11 +60,15 @@ def saving(config: dict[str, Any]) -> None:
 
 
 def ahead(config: dict[str, Any]) -> None:
-    """Write a checkpoint at each of many reports, the best one last; note for what ``reason`` it is stopped."""
+    """Write a checkpoint at each of many reports, the best one last; note for what ``reason`` it is stopped.
+
+    ``trains_s``: for how long it trains before each.
+    """
     context = tl.get_context()
     tl.get_checkpoint_path()  # its state is the number of its report
     try:
         while context.number < config["reports"]:
+            time.sleep(config.get("trains_s", 0.0))
             tl.report({"loss": 1.0 / (context.number + 1)}, checkpoint=write)
     except TrialStopped as stop:
         if "reason" in config:
@@ -532,16 +536,6 @@ def test_rank_0_counts_the_seconds_of_training_and_not_those_of_its_waits(tmp_pa
     assert [info.seconds for info in checkpoints.find(tmp_path)] == [9.0, 11.0]
 
 
-def timed(config: dict[str, Any]) -> None:
-    """Train for a tenth of a second before each report."""
-    context = tl.get_context()
-    tl.get_checkpoint_path()  # its state is the number of its report
-    session.get_session().boundary.writer = write
-    while context.number < 6:
-        time.sleep(0.1)
-        tl.report({"loss": 1.0 / (context.number + 1)}, checkpoint=write)
-
-
 def seconds(result: dict[str, Any]) -> float:
     return float(result[RESULT_KEY]["seconds"])
 
@@ -554,15 +548,16 @@ def test_a_cold_trial_is_not_charged_its_gang_s_start_nor_a_paused_one_its_pause
         heal(self, size)
 
     monkeypatch.setattr(FakeGang, "heal", slowly)
-    spec = tasks.trial_spec(cloudpickle.dumps(timed), metric="loss", reports_to="sweep")
-    one = heads.make(make_trainable(spec), {})
+    spec = tasks.trial_spec(cloudpickle.dumps(ahead), metric="loss", reports_to="sweep")
+    config = {"reports": 6, "trains_s": 0.1}
+    one = heads.make(make_trainable(spec), config)
     first = heads.train(one)
     assert 0.1 <= seconds(first) < 0.6
     assert first["time_total_s"] > 1.0  # by Tune's count, which has the start in it
     pointer = save(one, heads.folder())
-    heads.reset(one, {}, "00001")
+    heads.reset(one, config, "00001")
     time.sleep(0.5)
-    again = heads.make(make_trainable(spec), {})
+    again = heads.make(make_trainable(spec), config)
     heads.restore(again, pointer)
     second = heads.train(again)
     assert second["training_iteration"] == 2
