@@ -291,10 +291,10 @@ class _Driver:
         packages = [path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix)) and Path(path).is_dir()]
         try:
             changed = any(Path(file).stat().st_ctime >= self._began for file in (*files, *packages) if file)
-            there = not request.cwd or Path(request.cwd).is_dir()
+            has_folder = not request.cwd or Path(request.cwd).is_dir()
         except OSError:  # a package that was removed
             return False
-        return given[1] == first[1] and differ <= _FREE and not changed and there
+        return given[1] == first[1] and differ <= _FREE and not changed and has_folder
 
 
 def _code_of(command: Callable[[], None]) -> int:
