@@ -179,7 +179,6 @@ def test_a_storage_that_is_away_or_a_quota_that_only_fsync_tells_of_costs_the_ch
     def fsync(file: int) -> None:
         raise OSError(number, os.strerror(number))
 
-    one.folder.parent.mkdir(exist_ok=True)
     if says == "File exists":
         one.folder.write_text("no folder")
     else:
@@ -310,7 +309,6 @@ def test_a_corrupt_file_is_passed_over_and_without_a_whole_one_there_is_none(tmp
 
 def test_a_trial_that_failed_goes_on_from_its_newest_but_never_from_before_its_last_start(tmp_path: Path) -> None:
     own = [written_checkpoint(tmp_path, number) for number in (1, 2, 3)]
-    (tmp_path / "other").mkdir()
     others = written_checkpoint(tmp_path / "other", 2)  # as a copy of another trial's weights is, say
     assert checkpoints.resume_point(tmp_path, 3, None) == (own[2], None)
     assert checkpoints.resume_point(tmp_path, 2, None) == (own[1], None)

@@ -31,7 +31,6 @@ def here(tmp_path, monkeypatch):
 @pytest.fixture
 def runs(here):
     """Work in an empty folder, in whose tunelight_runs a sweep of three trials is recorded; return that."""
-    Path("tunelight_runs").mkdir()
     written = Writer(here / "tunelight_runs", seed=7)
     written.trial(0.9, 0.2, 0.6)
     written.trial(0.5, 0.4, state="STOPPED", why="place 2 of 2 at rung 2; the best goes on")

@@ -24,7 +24,6 @@ def swept(folder: Path, *losses: float, reason: str = "finished", failed: str = 
 
     ``failed``: the states of further trials, with a space between.
     """
-    folder.mkdir(parents=True)
     written = Writer(folder, **told)
     written.trial(*losses, state="FINISHED" if losses else "ERROR", error=None if losses else ERROR)
     for state in failed.split():

@@ -30,7 +30,6 @@ SWEEPS: tuple[tuple[str, list[float], str | None, str], ...] = (
 def runs(here):
     """Work in an empty folder, whose tunelight_runs holds the SWEEPS; return that."""
     storage = here / "tunelight_runs"
-    storage.mkdir()
     for number, (name, losses, ended, mode) in enumerate(SWEEPS, start=1):
         written = Writer(storage, **({"metric": "acc", "mode": "max"} if mode == "max" else {}))
         for loss in losses:
@@ -92,7 +91,6 @@ def test_a_choice_that_fits_no_sweep_is_no_error(runs):
 
 def six_trials(storage: Path, name: str, **told: object) -> Path:
     """Record a sweep of six trials with a checkpoint each: the second is best, two are cut off, one failed."""
-    storage.mkdir(exist_ok=True)
     written = Writer(storage, **told)
     for loss, state in (
         (0.5, "FINISHED"), (0.2, "STOPPED"), (0.1, "ERROR"), (0.9, "INTERRUPTED"), (0.8, "RUNNING"), (0.7, "STOPPED"),

@@ -544,7 +544,6 @@ def test_values_are_compact_and_durations_read_as_a_person_says_them(value: Any,
 
 @pytest.fixture
 def followed(tmp_path: Path) -> Iterator[Sweep]:
-    (tmp_path / "digits").mkdir()
     made = Sweep(tmp_path / "digits")
     yield made
     made.callback.close()

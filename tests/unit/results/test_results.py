@@ -163,8 +163,6 @@ def saved(written: Writer, data: Any, **config: Any) -> SweepResults:
 
 
 def test_a_model_gets_the_trial_s_arguments_as_far_as_its_constructor_takes_them(tmp_path):
-    for name in "abc":
-        (tmp_path / name).mkdir()
     config = {"model.lr": 0.1, "model.hidden": 3, "data.batch": 8}
     recorded = saved(Writer(tmp_path / "a", model=f"{__name__}:Fake"), {"state_dict": {}}, **config)
     assert recorded.best.load_model().arguments == {"lr": 0.1, "hidden": 3}
@@ -296,7 +294,6 @@ STATES = ("FINISHED", "STOPPED", "ERROR", "OOM", "INTERRUPTED", "RUNNING")
 @pytest.fixture
 def ended(tmp_path: Path) -> SweepResults:
     """Return the results of a sweep with a trial of each state, which reported twice, and one that waits."""
-    (tmp_path / "digits").mkdir()
     sweep = Sweep(tmp_path / "digits")
     for number, state in enumerate(STATES):
         trial = sweep.run(lr=0.1 * (number + 1), width=8, odd=0.5)
@@ -376,7 +373,6 @@ def test_reading_a_sweep_imports_nothing_that_its_space_names(ended: SweepResult
 
 
 def test_several_metrics_are_several_directions(tmp_path: Path) -> None:
-    (tmp_path / "two").mkdir()
     sweep = Sweep(tmp_path / "two")
     trial = sweep.run(lr=0.1)
     sweep.report(trial, 1, 0.5, speed=3.0)

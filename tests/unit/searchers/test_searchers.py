@@ -134,7 +134,6 @@ def test_wrong_ones_are_refused_before_anything_starts(tmp_path: Path, given: di
     settings: dict[str, Any] = {"metric": "loss", "storage": tmp_path, "name": "s", **given}
     with pytest.raises(SettingsError, match=says):
         tl.run({"x": tl.uniform(0, 1), "y": tl.uniform(0, 1)}, print, **settings)
-    assert not ray.is_initialized()
     assert list(tmp_path.iterdir()) == []
 
 

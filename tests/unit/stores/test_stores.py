@@ -265,10 +265,6 @@ SECRET = "hunter2"
 URL = f"postgresql://me:{SECRET}@db.example/studies"
 
 
-def train(config: dict[str, Any]) -> None:
-    """Never run."""
-
-
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -332,7 +328,7 @@ def edited(tmp_path: Path) -> SweepResults:
     """Return a sweep into whose sweep.yaml somebody has written secrets."""
     written = Writer(tmp_path)
     written.trial(0.5, state="STOPPED", config={"x": 0.5})
-    told = {**written.told, **GIVEN, "space": {"x": {"uniform": [0, 1]}}, "train": f"{__name__}:train", "seed": 1}
+    told = {**written.told, **GIVEN, "space": {"x": {"uniform": [0, 1]}}, "train": "builtins:print", "seed": 1}
     (written.folder / "sweep.yaml").write_text(yaml.safe_dump(told))
     return written.load()
 

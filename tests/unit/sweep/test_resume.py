@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import ray
 
 import tunelight as tl
 from tests.kit.recording import Sweep, Writer, queued
@@ -31,12 +30,6 @@ from tunelight.sweep.steering import SweepControl
 
 def train(config: dict[str, Any]) -> None:
     """Never run."""
-
-
-@pytest.fixture(autouse=True)
-def no_ray():
-    yield
-    assert not ray.is_initialized()
 
 
 SPACE = SearchSpace({"x": tl.uniform(0, 1)})

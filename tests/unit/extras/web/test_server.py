@@ -40,7 +40,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     record(folder / "digits", trials=12)
     record(folder / "other", trials=6)
-    (folder / EVIL.replace("/", "_")).mkdir()
     evil = Sweep(folder / EVIL.replace("/", "_"))
     trial = evil.run(0.5, **{EVIL: EVIL, "long": "x" * 1_000_000})
     evil.callback.note(EVIL, trial.trial_id)
