@@ -109,8 +109,8 @@ def _may_stay() -> bool:
     given = os.environ.get(VARIABLE, "0" if os.environ.get("CI") else "1")
     alone = threading.active_count() == 1 and sys.gettrace() is None and sys.getprofile() is None
     passes = None not in (sys.stdin, sys.stdout, sys.stderr) and not any("/dev/fd/" in word for word in sys.argv)
-    wanted = given.lower() not in ("0", "", "false")
-    return sys.platform == "linux" and wanted and alone and passes and len(_folder()) < _LONGEST
+    possible = sys.platform == "linux" and len(_folder()) < _LONGEST
+    return possible and given.lower() not in ("0", "", "false") and alone and passes
 
 
 def _request() -> Request:
@@ -285,16 +285,15 @@ class _Driver:
 
     def _takes(self, request: Request) -> bool:
         """Tell whether a new process of this request would be as this one: in its environment, and what it imports."""
-        given, first = ((each.env, each._replace(argv=[], env={}, cwd="")) for each in (request, self._first))
-        differ = {name for name, _ in given[0].items() ^ first[0].items()}
+        same = len({repr(each._replace(argv=[], env={}, cwd="")) for each in (request, self._first)}) == 1
+        differ = {name for name, _ in request.env.items() ^ self._first.env.items()}
         files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
         packages = [path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix)) and Path(path).is_dir()]
         try:
             changed = any(Path(file).stat().st_ctime >= self._began for file in (*files, *packages) if file)
-            has_folder = not request.cwd or Path(request.cwd).is_dir()
         except OSError:  # a package that was removed
             return False
-        return given[1] == first[1] and differ <= _FREE and not changed and has_folder
+        return same and differ <= _FREE and not changed and Path(request.cwd).is_dir()
 
 
 def _code_of(command: Callable[[], None]) -> int:
@@ -348,10 +347,11 @@ def _is_own(name: str) -> bool:
 
 
 def _raylets() -> set[int]:
-    """Return the processes of this user's Ray nodes on this machine."""
-    found = set()
+    """Return the processes of this user's Ray nodes on this machine that have their files beside this one's."""
+    found, files = set(), f"{tempfile.gettempdir()}/ray/"
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if (path / "comm").read_text() == "raylet\n" and path.stat().st_uid == os.geteuid():
+            line = (path / "cmdline").read_text(errors="replace")
+            if line.partition("\0")[0].endswith("/raylet") and files in line and path.stat().st_uid == os.geteuid():
                 found.add(int(path.name))
     return found
