@@ -123,6 +123,9 @@ def test_asha_decides_as_the_rule_in_any_order(seed: int) -> None:
     assert settings["max_t"] == 1 or stopped
 
 
+# -- ElasticASHA
+
+
 class Promotions:
     """The rule of ElasticASHA: who comes to a rung goes on in place, or waits for a late promotion.
 
@@ -307,6 +310,9 @@ def test_elastic_asha_decides_as_the_rule_in_any_order(seed: int) -> None:
             getattr(sweep, kind)()
         sweep.choose()
     assert sweep.decided >= {"CONTINUE", "STOP"}
+
+
+# -- GangPBT
 
 
 class Population:

@@ -183,8 +183,9 @@ def test_pages_name_nothing_internal(page):
 
 @pytest.mark.parametrize("name", ["Python", "Ray", "Lightning", "torch", "torchmetrics", "Optuna"])
 def test_the_oldest_versions_on_the_page_are_those_of_the_package(name):
+    project = tomllib.loads(docs.read("pyproject.toml"))["project"]
     wanted = {"Python": "python", "Lightning": "pytorch-lightning"}.get(name, name.lower())
-    declared = [*PROJECT["dependencies"], f"python{PROJECT['requires-python']}"]
+    declared = [*project["dependencies"], f"python{project['requires-python']}"]
     oldest = next(found[1] for line in declared if (found := re.match(rf"{wanted}(?:\[.*\])?>=([\d.]+)", line)))
     row = re.search(rf"^\| {name} \| ([\d.]+) \|", docs.read("docs/versions.md"), re.MULTILINE)
     assert row is not None

@@ -62,6 +62,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("MINE", "1")
     yield one
     local.shutdown()
+    assert "RAY_OF_ITS_OWN" not in os.environ
 
 
 @pytest.mark.parametrize("change", ["runtime_env", "verbose", "environment", "cwd", "path", "user"])

@@ -46,6 +46,10 @@ def rng(seed: int = 0) -> np.random.RandomState:
     return np.random.RandomState(seed)
 
 
+def twice(config: dict[str, Any]) -> Any:
+    return 2 * config["x"]
+
+
 @pytest.fixture
 def load(write):
     return lambda text: tl.SearchSpace.load(write(text))
@@ -133,10 +137,10 @@ def test_a_grid_is_walked_through_once():
 
 
 def test_a_description_is_read_back(load):
-    written = tl.SearchSpace(ALL | {"m": {"n": tune.sample_from(double)}})
+    written = tl.SearchSpace(ALL | {"m": {"n": tune.sample_from(twice)}})
     told = json.loads(json.dumps(written.describe()))
     assert told["d"] == {"loguniform": [1e-4, 0.1]}
-    assert told["m"]["n"] == {"sample_from": f"{__name__}:double"}
+    assert told["m"]["n"] == {"sample_from": f"{__name__}:twice"}
     assert told["l"] == {"grid_search": [1, 2, 3]}
     assert tl.SearchSpace(told).describe() == told
     odd = tl.SearchSpace({"a": tune.choice([np.int64(1), Settings, (1, None), np.float64(0.5)])})  # no plain data

@@ -84,6 +84,10 @@ def of(split: str, size: int = 1) -> str:
 SPLIT = "train"
 
 
+def of_a_global() -> str:
+    return SPLIT
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -107,7 +111,7 @@ def test_functions_that_differ_in_any_way_are_different_calls(make: Any):
 
 
 def test_a_global_that_the_function_reads_belongs_to_the_call(monkeypatch: pytest.MonkeyPatch):
-    load = tl.cached(lambda: SPLIT)
+    load = tl.cached(of_a_global)
     first = load()
     monkeypatch.setitem(globals(), "SPLIT", "val")
     assert (first, load()) == ("train", "val")

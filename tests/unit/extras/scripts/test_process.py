@@ -220,6 +220,10 @@ class Error(Exception):
     """An error of a module that only the training code can import."""
 
 
+def _exit() -> None:
+    raise SystemExit("no data")
+
+
 def _fail(error: Exception) -> None:
     raise error
 
@@ -244,7 +248,7 @@ def test_an_answer_that_the_actor_cannot_read_is_an_error_of_that_call(monkeypat
     for call, args, said in (
         (_fail, (Error("no such file"),), "gone.Error: no such file"),
         (lambda: Error, (), "No module named 'gone'"),
-        (sys.exit, ("no data",), "SystemExit: no data"),
+        (_exit, (), "SystemExit: no data"),
     ):
         with pytest.raises(GangError, match=said) as caught:
             _answer(SimpleNamespace(call=call), *args)

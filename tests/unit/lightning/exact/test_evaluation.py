@@ -146,8 +146,13 @@ def test_modules_callbacks_and_metrics_are_put_back_and_a_metric_gathers_with_th
 
 
 def logged(results: Any, name: str, value: float, fx: Any = torch.mean, sync: bool = True) -> None:
-    how: Any = {"reduce_fx": fx, "sync_dist": sync, "sync_dist_fn": lambda value, **_: value}
-    results.log("validation_step", name, torch.tensor(value), batch_size=2, **how)
+    results.log(
+        "validation_step", name, torch.tensor(value), reduce_fx=fx, sync_dist=sync, sync_dist_fn=plain, batch_size=2
+    )
+
+
+def plain(value: Any, **_: Any) -> Any:
+    return value
 
 
 def test_what_a_borrowed_step_logs_is_taken_back() -> None:

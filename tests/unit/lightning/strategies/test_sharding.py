@@ -33,6 +33,14 @@ def test_elements_of_containers_are_blocks_the_deepest_first() -> None:
     assert blocks(nn.ModuleList([layer] * 3), 100) == [layer[0]], "a module that a list has several times is one"
 
 
+@pytest.fixture
+def mesh() -> Iterator[Any]:
+    """Make a process group of one, and return its device mesh."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
 def losses(model: Transformer) -> list[float]:
     """Train for three steps; return their losses, and that of an evaluation, for which torch has other code."""
     model.log = lambda *_, **__: None  # type: ignore[method-assign]  # it has no Trainer
@@ -52,10 +60,10 @@ def losses(model: Transformer) -> list[float]:
 
 
 @pytest.mark.parametrize("kind", TRANSFORMERS)
-def test_a_sharded_transformer_learns_what_a_plain_one_does(kind: type[Transformer], alone: None) -> None:
+def test_a_sharded_transformer_learns_what_a_plain_one_does(kind: type[Transformer], mesh: Any) -> None:
     plain = kind()
     sharded = copy.deepcopy(plain)
-    shard(sharded, init_device_mesh("cpu", (1,)), 100)
+    shard(sharded, mesh, 100)
     assert losses(sharded) == pytest.approx(losses(plain), abs=1e-5)
 
 
