@@ -51,7 +51,8 @@ _END_S: Final = 60.0
 _LOOK_S: Final = 1.0
 _LONGEST: Final = 90
 """How long the folder's name may be, for a socket's path is short."""
-_STAYS: Final = "Ray stays ready for 5 minutes, for the next command; `tunelight down` ends it.\n"
+_INSTALLED: Final = tuple(f"{sysconfig.get_path(kind)}/" for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+_STAYS: Final = "Ray stays ready for {:.0f} minutes, for the next command; `tunelight down` ends it.\n"
 
 
 def through_driver(command: Callable[[], None]) -> None:
@@ -183,21 +184,21 @@ class _Driver:
         self._began = time.time()
         self._paths, self._handlers = list(sys.path), list(logging.root.handlers)
         self._files: list[int] = []  # those of the first client's beside its streams; Python's own are not inherited
-        for number in map(int, sorted(os.listdir("/proc/self/fd"))):  # noqa: PTH208 - numbers
+        for number in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - numbers
             with contextlib.suppress(OSError):  # of this look
                 if number > 2 and os.get_inheritable(number):
                     self._files.append(number)
         self._folder = request.cwd
 
     def serve(self, link: socket.socket) -> None:
-        """Carry out the first command, whose client waits at ``link``, and those that follow."""
+        """Carry out the first command, for the client at ``link``, and then the next ones."""
         os.setsid()  # signals of the terminal come by the client
         request: Request | None = self._first
         while request is not None:
             timer, code = getattr(_kept(), "timer", None), self._carry_out(request, link)
             stays = self._stays(request, code)
             if stays and _kept().timer is not timer and not {"-q", "--quiet"} & set(request.argv):
-                write(Text(_STAYS, True))
+                write(Text(_STAYS.format(sys.modules["tunelight.cluster.local"].KEEP_S / 60), True))
             if not stays and request is self._first:
                 sys.exit(code)  # its client is the parent
             with contextlib.suppress(OSError):
@@ -216,7 +217,7 @@ class _Driver:
         sys.modules["tunelight.cluster.local"].shutdown()
 
     def _stays(self, request: Request, code: int) -> bool:
-        """Tell whether the next command would find this process as it was before the one that has ended."""
+        """Tell whether this process is as fit for the next command as a new one."""
         threads = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
         differ = {name for name, _ in os.environ.items() ^ request.env.items() if not setup_worker.may_differ(name)}
         again = code == _BAD_INPUT and request is not self._first  # a module that can be imported only once, say
@@ -236,7 +237,7 @@ class _Driver:
         fcntl.fcntl(link, fcntl.F_SETOWN, os.getpid())  # a client that is gone wakes this process, if it was suspended
         fcntl.fcntl(link, _SET_SIGNAL, signal.SIGCONT)
         fcntl.fcntl(link, fcntl.F_SETFL, fcntl.fcntl(link, fcntl.F_GETFL) | os.O_ASYNC)
-        for number in _PASSED_ON:  # the client leaves out those that it ignores
+        for number in _PASSED_ON:  # the client passes on none that it ignores
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         threading.Thread(target=watch, name="tunelight-client", daemon=True).start()
         before = set(sys.modules)
@@ -285,7 +286,7 @@ class _Driver:
 
     def _takes(self, request: Request) -> bool:
         """Tell whether a new process of this request would be as this one: in its environment, and what it imports."""
-        same = len({repr(each._replace(argv=[], env={}, cwd="")) for each in (request, self._first)}) == 1
+        given, first = (each._replace(argv=[], env={}, cwd="") for each in (request, self._first))
         differ = {name for name, _ in request.env.items() ^ self._first.env.items()}
         files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
         packages = [path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix)) and Path(path).is_dir()]
@@ -293,7 +294,7 @@ class _Driver:
             changed = any(Path(file).stat().st_mtime >= self._began for file in (*files, *packages) if file)
         except OSError:  # a package that was removed
             return False
-        return same and differ <= _FREE and not changed and Path(request.cwd).is_dir()
+        return given == first and differ <= _FREE and not changed and Path(request.cwd).is_dir()
 
 
 def _code_of(command: Callable[[], None]) -> int:
@@ -342,8 +343,7 @@ def _is_own(name: str) -> bool:
     """Tell whether a module is a user's: neither Python's nor from an installed package."""
     module = sys.modules.get(name)
     origin = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "")
-    installed = tuple(f"{sysconfig.get_path(kind)}/" for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
-    return bool(origin) and name.partition(".")[0] != "tunelight" and not origin.startswith(installed)
+    return bool(origin) and name.partition(".")[0] != "tunelight" and not origin.startswith(_INSTALLED)
 
 
 def _raylets() -> set[int]:
